@@ -72,7 +72,7 @@ pub struct MovePlanView {
     pub cost: f64,
     /// What the tree would cost that it would move to.
     pub planned_cost: f64,
-    /// How many of its relays would hang on another, or become the root.
+    /// How many of its relays would hang on another, become the root, or join or leave a meshed core.
     pub hung: usize,
     /// The tree that it would move to, each relay behind the one above it.
     pub tree: Vec<PlannedHop>,

@@ -6,6 +6,7 @@
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
+mod choosing;
 mod healing;
 mod moving;
 mod peering;
@@ -20,7 +21,7 @@ use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
+pub(crate) use moving::{is_same, ways_to};
 pub(crate) use peering::ARRIVAL;
 
 /// By two relays, in both orders: the link between them.
@@ -35,7 +36,8 @@ pub(crate) enum Spare {
     Newcomers,
     /// Whoever is not in it yet. Relays that were outside join it at once, and what is on its way can be lost.
     Joining,
-    /// Anybody but one.
+    /// Anybody but one, for what has failed. Relays that were outside join at once only if all of the core has gone, or
+    /// too little is free otherwise.
     Anybody,
 }
 
@@ -54,10 +56,7 @@ impl Choice<'_> {
     /// The core that a tree can have: its relays, the one that is to be the root first. One that is kept is
     /// in it only with its neighbour on the tree, so that the link between the two stays.
     fn core(&self, hops: &[TreeHop]) -> Vec<RelayId> {
-        let mut order: Vec<RelayId> = hops.iter().map(|hop| hop.relay).collect();
-        order.retain(|relay| !self.out.contains(relay));
-        // Those that are in it come first, in the order of the tree.
-        order.sort_by_key(|relay| !self.before.contains(relay));
+        let order = self.order(hops);
         let root = hops.first().map(|hop| hop.relay);
         let key = |core: &Vec<RelayId>| {
             let known = core.iter().filter(|relay| self.before.contains(relay)).count();
@@ -68,6 +67,14 @@ impl Choice<'_> {
         let mut core = cores.min_by_key(key).unwrap_or_default();
         core.sort_by_key(|relay| hops.iter().position(|hop| hop.relay == *relay));
         core
+    }
+
+    /// Who may be in it. Those that are come first, in the order of the tree.
+    fn order(&self, hops: &[TreeHop]) -> Vec<RelayId> {
+        let mut order: Vec<RelayId> = hops.iter().map(|hop| hop.relay).collect();
+        order.retain(|relay| !self.out.contains(relay));
+        order.sort_by_key(|relay| !self.before.contains(relay));
+        order
     }
 
     fn core_from(&self, hops: &[TreeHop], first: RelayId, order: &[RelayId]) -> Vec<RelayId> {
@@ -186,7 +193,14 @@ impl State {
         let joined = self.joined(comtree, hops);
         let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
         let before = meshed.map(Shape::core).unwrap_or_default();
-        let outside = old.iter().filter(|_| spare == Spare::Newcomers).flat_map(|shape| {
+        // What is left of a core that is mended does for now: others join it later, without loss.
+        let is_left = hops.iter().any(|hop| before.contains(&hop.relay));
+        let mut joins_later = match spare {
+            Spare::Newcomers => true,
+            Spare::Anybody => is_left,
+            Spare::Nobody | Spare::Joining => false,
+        };
+        let outside = old.iter().filter(|_| joins_later).flat_map(|shape| {
             let core = shape.core();
             shape.relays().filter(move |relay| !core.contains(relay))
         });
@@ -200,8 +214,15 @@ impl State {
             let new = Shape::meshed(hops, mesh, of).ok();
             let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
             let Err(lack) = self.ledger.book(&booked(flows)) else { return Ok(new) };
-            let spared = new.and_then(|shape| left_out(&shape, &before, &lack, spare));
-            out.insert(spared.ok_or(lack)?);
+            match new.and_then(|shape| left_out(&shape, &before, &lack, spare)) {
+                Some(spared) => _ = out.insert(spared),
+                // It is better that others join at once than that the tree is not whole.
+                None if joins_later && spare == Spare::Anybody => {
+                    joins_later = false;
+                    out.clear();
+                }
+                None => return Err(lack),
+            }
         }
     }
 

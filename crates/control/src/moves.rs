@@ -28,8 +28,8 @@
 
 use crate::comtree::{Peering, Phase, Step};
 use crate::ledger::Lack;
-use crate::mesh::{ARRIVAL, way_around_mesh};
-use crate::model::{LinkId, RelayId, TreeHop};
+use crate::mesh::{ARRIVAL, ways_to};
+use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
 use crate::overlap::Picture;
 use crate::running::{Move, Running};
@@ -44,7 +44,7 @@ use std::collections::BTreeSet;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl State {
-    /// Moves a comtree to another tree without loss. Returns how many relays get another parent.
+    /// Moves a comtree to another tree and core without loss. Returns how many relays get another place.
     ///
     /// # Errors
     /// Why that cannot be; then nothing changes.
@@ -52,22 +52,28 @@ impl State {
         &mut self,
         op: &mut Op,
         comtree: Comtree,
-        target: &[TreeHop],
-        why: String,
+        end: &Shape,
+        why: &str,
     ) -> Result<usize, String> {
-        let way = self.plan_move(comtree, target)?;
-        let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(0) };
+        let ways = self.plan_move(comtree, end)?;
+        let Some(running) = self.comtrees.get(&comtree) else { return Ok(0) };
         let Some(old) = running.shape.clone() else { return Ok(0) };
         // Relays of a mesh are beside each other, whoever is the root.
-        let is_peer = |relay| !old.mesh().is_empty() && old.is_core(relay);
-        let hangs_otherwise = |hop: &&TreeHop| {
-            old.has(hop.relay) && old.above(hop.relay) != hop.above && !is_peer(hop.relay)
+        let is_peer = |shape: &Shape, relay| !shape.mesh().is_empty() && shape.is_core(relay);
+        let has_moved = |hop: &&TreeHop| match [&old, end].map(|of| is_peer(of, hop.relay)) {
+            [true, true] => false,
+            [false, false] => old.above(hop.relay) != hop.above,
+            _ => true,
         };
-        let moved = target.iter().filter(hangs_otherwise).count();
-        match self.take_way(op, comtree, way, why) {
-            Ok(()) => Ok(moved),
-            Err(lack) => Err(self.refusal(lack).to_string()),
+        let moved = end.hops().iter().filter(|hop| old.has(hop.relay)).filter(has_moved).count();
+        let mut refused = None;
+        for way in ways {
+            match self.take_way(op, comtree, way, why.to_owned()) {
+                Ok(()) => return Ok(moved),
+                Err(lack) => _ = refused.get_or_insert(lack),
+            }
         }
+        Err(refused.map_or_else(|| "there is no way".to_owned(), |of| self.refusal(of).to_string()))
     }
 
     /// Takes a comtree over other trees to the last of them, once all of that is booked.
@@ -93,8 +99,8 @@ impl State {
         Ok(())
     }
 
-    /// The trees from the one in force to another.
-    fn plan_move(&self, comtree: Comtree, target: &[TreeHop]) -> Result<Way, String> {
+    /// The ways from the tree in force to another. At least one.
+    fn plan_move(&self, comtree: Comtree, end: &Shape) -> Result<Vec<Way>, String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
         let old = running.shape.as_ref().ok_or("it has no members")?;
@@ -104,9 +110,24 @@ impl State {
         if running.undone.is_some() {
             return Err("its last move is being taken back; wait a moment".to_owned());
         }
-        match old.mesh() {
-            [] => Way::between(old, target, &world.core),
-            _ => way_around_mesh(old, target),
+        if world.core != Core::Mesh {
+            return Ok(vec![Way::between(old, end.hops(), &world.core)?]);
+        }
+        let ways = ways_to(old, end)?;
+        let refuses = |way: &Way| {
+            let trees = || [old].into_iter().chain(&way.later);
+            let mut steps = trees().zip(&way.later);
+            steps.find_map(|(now, next)| {
+                let step = Peering::between(now, next)?;
+                running.no_next_peers.iter().find(|at| step.is_doubled_at(**at)).copied()
+            })
+        };
+        match ways.iter().map(refuses).collect::<Option<Vec<RelayId>>>() {
+            Some(refusing) => Err(format!(
+                "its core would change, and {} takes no next peers, as its links are of several data threads",
+                refusing.first().map_or_else(String::new, |at| self.relay_name(*at))
+            )),
+            None => Ok(ways.into_iter().filter(|way| refuses(way).is_none()).collect()),
         }
     }
 
@@ -285,7 +306,7 @@ impl State {
     }
 
     /// Takes a step back at the relay whose word was waited for; what follows waits until that relay has
-    /// done so. It may be under way there still, and needs the branch at the other relay as long. The step is
+    /// done so. Who was to leave a meshed core is beside the others again before that. It may be under way there still, and needs the branch at the other relay as long. The step is
     /// stored until both have, as [`Running::undone`].
     pub(crate) fn take_back(
         &self,
@@ -294,6 +315,11 @@ impl State {
         step: &Step,
         before: &mut Picture,
     ) {
+        for relay in step.told_again(before) {
+            let item = self.comtree_base(comtree, relay, before[&relay].clone());
+            op.effects.push(Effect::Comtree(comtree, relay, item));
+        }
+        op.effects.push(Effect::Barrier(comtree));
         let [relay, _] = step.undone_by();
         if let Some(branches) = before.get_mut(&relay) {
             *branches = step.taken_back(branches);

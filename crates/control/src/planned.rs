@@ -1,9 +1,8 @@
 //! Why trees are changed without need: a better one is found, an operator asks for it, or a relay drains.
 
 use crate::error::Refusal;
-use crate::hops::rooted_in;
-use crate::mesh::{around_core, mesh_on};
-use crate::model::{RelayId, RelayState, TreeAsk, TreeHop};
+use crate::mesh::is_same;
+use crate::model::{Core, RelayId, RelayState, TreeAsk, TreeHop};
 use crate::op::Op;
 use crate::repair::Aim;
 use crate::running::Running;
@@ -23,7 +22,7 @@ pub struct MovePlan {
     pub cost: f64,
     /// The same of the tree that it moves to.
     pub planned_cost: f64,
-    /// How many of its relays hang on another then, or are the root.
+    /// How many of its relays hang on another then, or are the root, or join or leave a meshed core.
     pub hung: usize,
     /// The tree that it moves to, each relay after the one above it.
     pub tree: Vec<TreeHop>,
@@ -43,20 +42,44 @@ impl State {
     fn try_to_improve(&mut self, op: &mut Op, comtree: Comtree) -> Result<String, String> {
         let now = self.cost_of(comtree);
         let least = self.settings.least_gain;
-        let (hops, cost) = self.planned_tree(comtree, self.asked_for(comtree))?;
-        let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
+        let gain = |cost: f64| if now > 0.0 { 1.0 - cost / now } else { 0.0 };
         let percent = |share: f64| (share * 1000.0).round() / 10.0;
-        let (found, least_percent) = (percent(gain), percent(least));
-        if gain < least {
+        let mut targets = self.targets(comtree, self.asked_for(comtree))?;
+        let found = targets.iter().map(|(_, cost)| gain(*cost)).fold(f64::MIN, f64::max);
+        targets.retain(|(_, cost)| gain(*cost) >= least);
+        if targets.is_empty() {
+            let (found, least) = (percent(found), percent(least));
             return Err(format!(
-                "the best tree found costs {found} % less, {least_percent} % are asked for"
+                "the best tree found costs {found} % less, {least} % are asked for"
             ));
         }
-        let why = format!("it was improved: the tree costs {found} % less than the one before");
-        let relays = self.begin_move(op, comtree, &hops, why)?;
+        let why = |cost: f64| {
+            let found = percent(gain(cost));
+            format!("it was improved: the tree costs {found} % less than the one before")
+        };
+        let (_, cost, relays) = self.begin_first(op, comtree, targets, why)?;
+        let found = percent(gain(cost));
         Ok(format!(
-            "it is being improved: the tree will cost {found} % less once {relays} relays have other parents"
+            "it is being improved: the tree will cost {found} % less once {relays} relays have other places"
         ))
+    }
+
+    /// Begins a move to the first of these targets to which there is a way.
+    fn begin_first(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        targets: Vec<(Shape, f64)>,
+        why: impl Fn(f64) -> String,
+    ) -> Result<(Shape, f64, usize), String> {
+        let mut refused = None;
+        for (end, cost) in targets {
+            match self.begin_move(op, comtree, &end, &why(cost)) {
+                Ok(moved) => return Ok((end, cost, moved)),
+                Err(why) => _ = refused.get_or_insert(why),
+            }
+        }
+        Err(refused.unwrap_or_else(|| "no other tree was found".to_owned()))
     }
 
     /// Moves a comtree to another tree, which goes round relays that drain and have no members.
@@ -84,15 +107,20 @@ impl State {
         ask: TreeAsk,
     ) -> Result<MovePlan, String> {
         let cost = self.cost_of(comtree);
-        let (tree, planned_cost) = self.planned_tree(comtree, ask)?;
-        let hung = match same_tree(&self.hops_of(comtree), &tree) {
-            true => 0,
-            false => {
-                let why = format!("it was moved to {}", self.in_words(ask));
-                self.begin_move(op, comtree, &tree, why)?
-            }
-        };
-        Ok(MovePlan { comtree, cost, planned_cost, hung, tree })
+        let mut targets = self.targets(comtree, ask)?;
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let is_there = |end: &Shape| shape.is_some_and(|shape| is_there(shape, end));
+        // Those behind the tree in force are no better than that.
+        let there = targets.iter().position(|(end, _)| is_there(end));
+        if there == Some(0) {
+            let (end, planned_cost) = targets.swap_remove(0);
+            let tree = end.hops().to_vec();
+            return Ok(MovePlan { comtree, cost, planned_cost, hung: 0, tree });
+        }
+        targets.truncate(there.unwrap_or(targets.len()));
+        let why = format!("it was moved to {}", self.in_words(ask));
+        let (end, planned_cost, hung) = self.begin_first(op, comtree, targets, |_| why.clone())?;
+        Ok(MovePlan { comtree, cost, planned_cost, hung, tree: end.hops().to_vec() })
     }
 
     /// What a move of a world would do.
@@ -127,24 +155,34 @@ impl State {
         which + &with_root.unwrap_or_default()
     }
 
-    fn planned_tree(&self, comtree: Comtree, ask: TreeAsk) -> Result<(Vec<TreeHop>, f64), String> {
+    /// The trees that a comtree may move to, each with what it costs. The best comes first.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn targets(&self, comtree: Comtree, ask: TreeAsk) -> Result<Vec<(Shape, f64)>, String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
-        match &running.shape {
-            Some(shape) if !shape.mesh().is_empty() => self.tree_around_mesh(comtree, shape, ask),
-            _ => self.choose_tree(comtree, Aim::Best, Some(ask)),
+        let shape = running.shape.as_ref().ok_or("it has no members")?;
+        let world = self.worlds.get(&running.world).ok_or("it has no world")?;
+        let (hops, cost) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
+        if world.core == Core::Mesh {
+            return self.meshed_targets(comtree, shape, &hops, ask);
         }
+        let end = Shape::new(hops, &world.core, |relay| shape.load(relay))?;
+        Ok(vec![(end, cost)])
     }
 
     /// The tree that an operator has asked for, without the root if that cannot be one now.
     fn asked_for(&self, comtree: Comtree) -> TreeAsk {
         let Some(running) = self.comtrees.get(&comtree) else { return TreeAsk::default() };
         let meshed = running.shape.as_ref().filter(|shape| !shape.mesh().is_empty());
+        // One that is in a mesh has members, or relays that hang on it.
+        let serves = |shape: &Shape, root| shape.is_core(root) || shape.load(root).0 > 0;
         let may_be = |root: &RelayId| {
             let is_up = self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up);
-            is_up && meshed.is_none_or(|shape| shape.is_core(*root))
+            is_up && meshed.is_none_or(|shape| serves(shape, *root))
         };
         TreeAsk { root: running.asked.root.filter(may_be), ..running.asked }
     }
@@ -165,9 +203,10 @@ impl State {
         };
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
             let name = self.relay_name(relay);
-            let why = format!("{name} drains");
-            let result = self.planned_tree(comtree, self.asked_for(comtree));
-            let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
+            let targets = self.targets(comtree, self.asked_for(comtree));
+            let result = targets.and_then(|targets| {
+                self.begin_first(op, comtree, targets, |_| format!("{name} drains"))
+            });
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");
             }
@@ -186,11 +225,11 @@ impl State {
         due.sort_by_key(|comtree| (*comtree <= *after, *comtree));
         for comtree in due.into_iter().take(most) {
             *after = comtree;
-            let why = "other links are proposed than those that it ran over".to_owned();
-            let result = self.planned_tree(comtree, self.asked_for(comtree));
-            let result = result.and_then(|(hops, _)| {
-                self.check_leaves_surplus(comtree, &hops)?;
-                self.begin_move(op, comtree, &hops, why)
+            let why = "other links are proposed than those that it ran over";
+            let result = self.targets(comtree, self.asked_for(comtree));
+            let result = result.and_then(|targets| {
+                let targets = self.that_leave_surplus(comtree, targets)?;
+                self.begin_first(op, comtree, targets, |_| why.to_owned())
             });
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
@@ -198,53 +237,31 @@ impl State {
         }
     }
 
-    /// Another tree around a comtree's meshed core, and what that costs; or why there is none.
-    fn tree_around_mesh(
+    /// Those targets of a meshed comtree that run over fewer links that are to go than before, with the largest core:
+    /// that does not become smaller for such a link.
+    fn that_leave_surplus(
         &self,
         comtree: Comtree,
-        old: &Shape,
-        ask: TreeAsk,
-    ) -> Result<(Vec<TreeHop>, f64), String> {
-        let outside = |root: RelayId| {
-            let core: Vec<String> = old.core().into_iter().map(|of| self.relay_name(of)).collect();
-            let (name, core) = (self.relay_name(root), core.join(", "));
-            format!(
-                "{name} is not in its meshed core, which has the root; that may be any of {core}"
-            )
-        };
-        if let Some(root) = ask.root.filter(|root| !old.is_core(*root)) {
-            return Err(outside(root));
-        }
-        let (tree, _) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
-        if tree.is_empty() {
-            return Ok((tree, 0.0));
-        }
-        let shape = around_core(old, &tree)?;
-        let hops = match ask.root {
-            Some(root) if shape.is_core(root) => rooted_in(shape.hops(), shape.mesh(), root),
-            Some(root) => {
-                let name = self.relay_name(root);
-                return Err(format!(
-                    "{name} has no members, and no relay hangs on it, so it is no root"
-                ));
-            }
-            None => shape.hops().to_vec(),
-        };
-        Ok((hops, self.cost_of_shape(&shape)))
-    }
-
-    /// Says so if another tree around a comtree's meshed core runs over as many links that are to go as before:
-    /// relays of the core do not leave it for that.
-    fn check_leaves_surplus(&self, comtree: Comtree, target: &[TreeHop]) -> Result<(), String> {
+        mut targets: Vec<(Shape, f64)>,
+    ) -> Result<Vec<(Shape, f64)>, String> {
         let old = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        let Some(old) = old.filter(|shape| !shape.mesh().is_empty() && !target.is_empty()) else {
-            return Ok(());
-        };
-        let new = Shape::meshed(target.to_vec(), mesh_on(old.mesh(), target), |at| old.load(at))?;
+        let Some(old) = old.filter(|shape| !shape.mesh().is_empty()) else { return Ok(targets) };
         let count = |shape: &Shape| shape.links().filter(|link| self.is_surplus(*link)).count();
-        match count(&new) < count(old) {
-            true => Ok(()),
-            false => Err("relays of its meshed core hear each other over it".to_owned()),
+        let largest = targets.first().map_or(0, |(end, _)| end.core().len());
+        targets.retain(|(end, _)| end.core().len() == largest && count(end) < count(old));
+        targets.sort_by_key(|(end, _)| count(end));
+        match targets.is_empty() {
+            true => Err("relays of its meshed core hear each other over it".to_owned()),
+            false => Ok(targets),
         }
+    }
+}
+
+/// Whether a comtree has this tree already, with this root and core.
+fn is_there(shape: &Shape, end: &Shape) -> bool {
+    let root = |of: &Shape| of.hops().first().map(|hop| hop.relay);
+    match [shape, end].map(Shape::mesh) {
+        [[], []] => same_tree(shape.hops(), end.hops()),
+        _ => root(shape) == root(end) && is_same(shape, end),
     }
 }

@@ -127,6 +127,11 @@ impl State {
             for branches in before.values_mut() {
                 branches.retain(|branch| !branch.role.is_standby());
             }
+            if overlap.is_none() {
+                told.extend(step.told_again(&mut before));
+            }
+            op.effects.extend(told.iter().map(|at| tell(*at, before.get(at))));
+            op.effects.push(Effect::Barrier(id));
             before.entry(relay).and_modify(|branches| *branches = step.taken_back(branches));
             op.effects.push(tell(relay, before.get(&relay)));
             op.effects.push(Effect::Barrier(id));

@@ -8,6 +8,7 @@
 use crate::comtree::{Leave, Peering, Phase, Step, Swap};
 use crate::hops::{breadth_first, rooted_at};
 use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::overlap::Picture;
 use crate::shape::Shape;
 use crate::signal::{Branch, Role};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +58,17 @@ impl Step {
             Step::Leave(leave) => [leave.relay, leave.above],
             Step::Peer(peering) => peering.undone_by(),
         }
+    }
+
+    /// The relays that are told before those two, each with what it has of these branches then.
+    pub(crate) fn told_again(&self, before: &mut Picture) -> Vec<RelayId> {
+        let Step::Peer(peering) = self else { return Vec::new() };
+        let mut relays = peering.told_again();
+        relays.retain(|relay| before.contains_key(relay));
+        for relay in &relays {
+            before.entry(*relay).and_modify(|of| peering.beside_again(*relay, of));
+        }
+        relays
     }
 
     /// The same, once it is known that it will not be done.

@@ -115,7 +115,7 @@ pub(super) fn plans(comtrees: &[MovePlanView]) -> String {
         let _ = writeln!(
             text,
             "comtree {id}: costs {now:.3} Mbit/s · km, and would cost {then:.3}, {saved:.1} % less; \
-             relays that would have another above them, or none: {hung}"
+             relays that would have another place: {hung}"
         );
         let _ = writeln!(text, "{:>10}  {:<16} {:<16} {:>6}", "", "relay", "above", "link");
         for PlannedHop { relay, above, link } in tree {

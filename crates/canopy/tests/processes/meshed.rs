@@ -3,7 +3,7 @@
 use crate::control_plane::{Cluster, Listener, Member};
 use crate::support::{Server, canopy};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
@@ -44,6 +44,14 @@ impl Traffic {
     }
 }
 
+/// The relays of the world's core.
+fn core_names(cluster: &Cluster) -> BTreeSet<String> {
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+    let hops = world["comtrees"][0]["tree"].as_array().unwrap().clone();
+    let core = hops.iter().filter(|hop| hop["core"] == true);
+    core.map(|hop| hop["relay"].as_str().unwrap().to_owned()).collect()
+}
+
 /// By relay of the world's tree: whether it is in the core.
 fn core(cluster: &Cluster) -> Vec<bool> {
     let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
@@ -70,14 +78,15 @@ fn traffic(from: &Member, to: &[&Member], group: &str) -> (Child, Traffic) {
     (sender, Traffic { input, sent: 0, listeners })
 }
 
-/// A controller with four relays that have no links.
+/// A controller with four relays that have no links. Members stay, though they renew nothing.
 fn four_relays() -> (Cluster, [Server; 4]) {
     four_relays_with("1")
 }
 
 /// The same with relays of so many data threads.
 fn four_relays_with(threads: &str) -> (Cluster, [Server; 4]) {
-    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
+    let more = ["--degree", "0", "--lease", "600"];
+    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &more);
     let relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay_with(name, threads));
     cluster.until_relays_are(&["up", "up", "up", "up"]);
     (cluster, relays)
@@ -232,6 +241,56 @@ fn join_a_meshed_core(threads: &str) {
     down.check_from(first[0]);
     up.check_from(first[1]);
     drop((down, up));
+    there.wait().unwrap();
+    here.wait().unwrap();
+}
+
+#[test]
+fn a_meshed_world_moves_to_another_core_under_load_and_no_update_is_lost() {
+    let (cluster, _relays) = four_relays();
+    // The first and the fourth have no link, so one of them is in the core at a time.
+    for ends in [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r2", "r4"], ["r3", "r4"]] {
+        link(&cluster, ends);
+    }
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
+    let to = [("a", "r2"), ("b", "r3"), ("c", "r4"), ("d", "r1"), ("e", "r2"), ("f", "r3")];
+    let from = ["r1", "r4"].map(|at| cluster.member(at, at));
+    let [a, b, c, d, e, f] = to.map(|(who, at)| cluster.member(who, at));
+    until_in_core(&cluster, 3);
+
+    // One publishes at each of the two that change their places; others hear everywhere.
+    let (mut there, mut first) = traffic(&from[0], &[&a, &b, &c], "7");
+    let (mut here, mut fourth) = traffic(&from[1], &[&d, &e, &f], "8");
+    let mut send = |times| {
+        for _ in 0..times {
+            first.send(1);
+            fourth.send(1);
+        }
+        [first.sent, fourth.sent]
+    };
+    // Who listens has subscribed by then.
+    let began_with = send(60);
+    send(20);
+    let outside = |core: &BTreeSet<String>| if core.contains("r1") { "r4" } else { "r1" };
+    // There and back: each of the two leaves once and joins once.
+    for _ in 0..2 {
+        let root = outside(&core_names(&cluster));
+        cluster.ask("POST", &format!("/v1/worlds/w/move?root={root}"), &Value::Null);
+        let began = Instant::now();
+        let is_there =
+            |core: &BTreeSet<String>| core.len() == 3 && core.contains(root) && core.contains("r2");
+        while !is_there(&core_names(&cluster)) {
+            assert!(began.elapsed() < PATIENCE, "the core has {:?}", core_names(&cluster));
+            send(10);
+        }
+        send(80);
+    }
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null).to_string();
+    assert!(world.contains("it was moved to") && !world.contains("refused"), "{world}");
+    send(40);
+    first.check_from(began_with[0]);
+    fourth.check_from(began_with[1]);
+    drop((first, fourth));
     there.wait().unwrap();
     here.wait().unwrap();
 }

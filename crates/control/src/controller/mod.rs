@@ -376,13 +376,14 @@ impl Controller {
 
     /// Moves a comtree to another tree, without loss: its relays get other parents one after the other,
     /// which takes some four seconds for each, and its root walks over the tree. Relays that drain and have
-    /// no members there are left out. A meshed core stays as far as it is needed, and has the root. From then
-    /// on trees are improved by the same rule.
+    /// no members there are left out. Relays join and leave a meshed core, which has the root, one after the
+    /// other. From then on trees are improved by the same rule.
     /// [`Event::Reshaped`] says when it is done, or has ended before.
     ///
     /// # Errors
     /// A link or relay has too little left for both trees and what is between them, the tree is not
-    /// whole or is being moved, or the root cannot be used or is outside a meshed core. Then nothing changes.
+    /// whole or is being moved, or the root cannot be used or is in none of the largest meshed cores. Then nothing
+    /// changes.
     pub fn move_tree(&mut self, comtree: Comtree, ask: TreeAsk) -> Result<MovePlan, Refusal> {
         self.decide(|state, op| state.move_tree(op, comtree, ask))
     }

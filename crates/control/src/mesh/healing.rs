@@ -1,7 +1,7 @@
 //! Meshed cores that become larger, as relays got links with all of them, or as there is a larger one. Nothing is lost
 //! where relays take it: they leave and join one after the other.
 
-use super::{Choice, Joined, Spare, form};
+use super::{Choice, Joined, Spare, form, ways_to};
 use crate::comtree::Peering;
 use crate::ledger::Flow;
 use crate::model::{Core, RelayId};
@@ -57,18 +57,16 @@ impl State {
     fn change_core(&mut self, op: &mut Op, comtree: Comtree, joined: &Joined) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let Some(shape) = &running.shape else { return };
-        let found = largest_core(shape, joined);
-        if found.len() <= shape.core().len() {
-            return;
+        let Some(end) = with_largest_core(shape, joined) else { return };
+        let refuses = |at: &RelayId| end.is_core(*at) || shape.is_core(*at);
+        if running.no_next_peers.iter().any(refuses) {
+            return self.take_larger_core(op, comtree);
         }
-        let refuses = |at: &RelayId| found.contains(at) || shape.is_core(*at);
-        let way = shape.way_to_core(&found, joined);
-        match way.filter(|_| !running.no_next_peers.iter().any(refuses)) {
-            Some(way) => {
-                let why = "another set of its relays makes a larger core".to_owned();
-                _ = self.take_way(op, comtree, way, why);
+        for way in ways_to(shape, &end).unwrap_or_default() {
+            let why = "another set of its relays makes a larger core".to_owned();
+            if self.take_way(op, comtree, way, why).is_ok() {
+                return;
             }
-            None => self.take_larger_core(op, comtree),
         }
     }
 
@@ -94,28 +92,11 @@ impl State {
     }
 }
 
-/// The largest core that relays of a tree can have which stay joined all the while.
-fn largest_core(shape: &Shape, joined: &Joined) -> BTreeSet<RelayId> {
-    let (before, kept, out) = (shape.core(), shape.relays().collect(), BTreeSet::new());
-    let choice = Choice { joined, before: &before, out: &out, kept: &kept };
-    let (_, mesh) = form(shape.hops(), &choice);
-    mesh.iter().flat_map(|peers| peers.ends).collect()
-}
-
-impl Shape {
-    /// The trees that follow until the core is another one: relays of that join as soon as they can, and others leave.
-    /// Nothing if there is no such way.
-    fn way_to_core(&self, core: &BTreeSet<RelayId>, joined: &Joined) -> Option<Way> {
-        let mut way = Way::default();
-        loop {
-            let at = way.later.back().unwrap_or(self);
-            if at.core() == *core {
-                return Some(way);
-            }
-            let mut newcomers = at.newcomers(joined).into_iter();
-            let joins = newcomers.find(|(peering, _)| core.contains(&peering.relay));
-            let next = joins.map(|(_, next)| next).or_else(|| at.without_other_than(core))?;
-            way.later.push_back(next);
-        }
-    }
+/// The tree with the largest core that its relays can have, if that is larger.
+fn with_largest_core(shape: &Shape, joined: &Joined) -> Option<Shape> {
+    let (before, none) = (shape.core(), BTreeSet::new());
+    let choice = Choice { joined, before: &before, out: &none, kept: &none };
+    let (hops, mesh) = form(shape.hops(), &choice);
+    let end = Shape::meshed(hops, mesh, |relay| shape.load(relay)).ok()?;
+    (end.core().len() > before.len()).then_some(end)
 }

@@ -20,7 +20,6 @@ use crate::shape::Shape;
 use crate::signal::{Branch, Role};
 use canopy_plan::Rate;
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 /// What was sent before relays were told has arrived everywhere after this.
 pub(crate) const ARRIVAL: Duration = Duration::from_secs(1);
@@ -117,6 +116,26 @@ impl Peering {
         }
     }
 
+    /// The relays that are told before those two if it is given up: the one that leaves, and the others of the core, send to
+    /// each other again before the one above stops to bring that.
+    pub(crate) fn told_again(&self) -> Vec<RelayId> {
+        let peers = self.peers.iter().map(|(peer, _)| *peer);
+        let all = [self.relay].into_iter().chain(peers);
+        all.filter(|_| !self.joins && self.phase == Phase::TakenBack).collect()
+    }
+
+    /// What one of those has then, of what it has in some phase, or on the tree in force.
+    pub(crate) fn beside_again(&self, relay: RelayId, branches: &mut Vec<Branch>) {
+        let before = branches.clone();
+        Peering { phase: Phase::Beside, ..self.clone() }.apply_to(relay, branches);
+        for branch in branches.iter_mut() {
+            if let Some(had) = before.iter().find(|had| had.link == branch.link) {
+                (branch.send, branch.receive) = (had.send, had.receive);
+            }
+        }
+        branches.sort_by_key(|branch| branch.link);
+    }
+
     /// The two relays that are told first if it is given up, one after the other. A relay goes back below the one
     /// above before that knows; and it is a core peer again once that knows.
     pub(crate) fn undone_by(&self) -> [RelayId; 2] {
@@ -173,17 +192,20 @@ impl Shape {
         self.hops().iter().filter_map(newcomer).collect()
     }
 
-    /// The tree after one relay of the core has left that which another core has not; below one that that has, if it can
-    /// be. One of the core stays.
-    pub(crate) fn without_other_than(&self, core: &BTreeSet<RelayId>) -> Option<Shape> {
-        let before = self.core();
-        let relay = before.iter().find(|relay| !core.contains(relay))?;
-        let of_relay = self.mesh().iter().filter_map(|of| Some((of.other(*relay)?, of.link)));
-        let others: Vec<_> = of_relay.collect();
-        let (above, link) = *others.iter().max_by_key(|(of, _)| core.contains(of))?;
-        let peers = others.into_iter().filter(|(of, _)| *of != above).collect();
-        let (relay, phase) = (*relay, Phase::Beside);
+    /// The tree after a relay of the core has left that, below another one of it.
+    pub(super) fn without_peer(&self, relay: RelayId, above: RelayId) -> Option<Shape> {
+        let others = self.mesh().iter().filter_map(|of| Some((of.other(relay)?, of.link)));
+        let (over, peers): (Vec<_>, Vec<_>) = others.partition(|(of, _)| *of == above);
+        let (link, phase) = (over.first()?.1, Phase::Beside);
         self.after(&Peering { relay, above, link, peers, joins: false, phase })
+    }
+
+    /// The tree after a relay that hangs on one of the core has joined that, over these links with the others.
+    pub(super) fn with_peer(&self, relay: RelayId, mesh: &[PeerLink]) -> Option<Shape> {
+        let (above, link) = self.above(relay)?;
+        let of_relay = mesh.iter().filter_map(|of| Some((of.other(relay)?, of.link)));
+        let peers = of_relay.filter(|(of, _)| *of != above && self.is_core(*of)).collect();
+        self.after(&Peering { relay, above, link, peers, joins: true, phase: Phase::Announced })
     }
 
     /// The tree that follows if all of a peering is done; nothing if it is none of this tree.

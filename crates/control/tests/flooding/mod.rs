@@ -23,7 +23,8 @@ pub(crate) fn deliveries(relays: &BTreeMap<RelayId, At>, from: RelayId) -> BTree
     let mut queue = VecDeque::from([(from, None::<Branch>)]);
     while let Some((relay, over)) = queue.pop_front() {
         let Some(at) = relays.get(&relay) else { continue };
-        for next in at.branches.iter().filter(|next| passes(at, over.as_ref(), next)) {
+        let has_parent = at.branches.iter().any(|of| of.role == Role::Parent && knows(relays, of));
+        for next in at.branches.iter().filter(|next| passes(has_parent, over.as_ref(), next)) {
             let to = RelayId(next.site);
             let Some(there) = relays.get(&to) else { continue };
             let taken = there.branches.iter().find(|of| of.link == next.link);
@@ -40,22 +41,35 @@ pub(crate) fn deliveries(relays: &BTreeMap<RelayId, At>, from: RelayId) -> BTree
     counts
 }
 
+/// Whether the neighbour over a branch has one as well.
+fn knows(relays: &BTreeMap<RelayId, At>, of: &Branch) -> bool {
+    let there = relays.get(&RelayId(of.site));
+    there.is_some_and(|there| there.branches.iter().any(|back| back.link == of.link))
+}
+
 /// Whether a relay sends what came over a branch, or from a participant, to a neighbour.
-fn passes(at: &At, over: Option<&Branch>, next: &Branch) -> bool {
+fn passes(has_parent: bool, over: Option<&Branch>, next: &Branch) -> bool {
     let is_back = over.is_some_and(|over| over.link == next.link);
     let among_peers = over.is_some_and(|over| over.role.is_peer()) && next.role.is_peer();
-    let has_parent = at.branches.iter().any(|of| of.role == Role::Parent);
     let gets = match next.role {
         Role::LastPeer | Role::StandbyParent | Role::StandbyChild => false,
         Role::NextParent => !has_parent,
         _ => true,
     };
-    gets && !is_back && !among_peers
+    // What comes from above goes up to nobody.
+    let is_up = |of: &Branch| matches!(of.role, Role::Parent | Role::NextParent);
+    let turns = over.is_some_and(is_up) && is_up(next);
+    gets && !is_back && !among_peers && !turns
 }
 
-/// Whether what comes twice passes once as long as a relay has these branches.
+/// Whether a meshed core changes at a relay: what comes twice passes once as long as it has these branches.
 pub(crate) fn is_doubled(branches: &[Branch]) -> bool {
     branches.iter().any(|of| matches!(of.role, Role::NextPeer | Role::LastPeer))
+}
+
+/// The same, or it has two parents, of which the next one may bring the same.
+pub(crate) fn has_two_ways(branches: &[Branch]) -> bool {
+    is_doubled(branches) || branches.iter().any(|of| of.role == Role::NextParent)
 }
 
 /// What is wrong if an update of some of these relays does not arrive once at the others.

@@ -99,7 +99,8 @@ fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
         let is_between = |bed: &Bed| bed.branches(3).iter().any(|of| of.role == Role::NextPeer);
         watch.run(&mut bed, 1500, is_between);
         bed.report(lost, false);
-        (0..4).for_each(|_| bed.renew());
+        // If one of the core has left that, it joins in its place.
+        bed.wait();
         assert_eq!(bed.controller.mesh(bed.comtree()).len(), 3, "three are left without {lost:?}");
         let has_next = |at: usize| bed.branches(at).iter().any(|of| of.role == Role::NextPeer);
         assert!(!(0..4).any(has_next));
@@ -107,6 +108,26 @@ fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
         bed.wait();
         bed.are_peers(&[0, 1, 2, 3]);
     }
+}
+
+#[test]
+fn a_relay_joins_what_is_left_of_a_core_that_is_mended_without_loss() {
+    // 3 lacks a link with 0 alone, and has all that it needs once 0 has lost its place.
+    let mut bed = Bed::new(&[(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)], Core::Mesh);
+    for at in [1, 0, 2, 3] {
+        bed.enter(at as u8, at, 1000 << at).unwrap();
+    }
+    bed.are_peers(&[0, 1, 2]);
+    bed.report((0, 1), false);
+    assert_eq!(bed.controller.why(bed.comtree()).unwrap().1, None);
+    assert_eq!(bed.controller.mesh(bed.comtree()).len(), 1, "two are left");
+    let mut watch = Watch::new(4);
+    watch.run(&mut bed, 3000, |bed| {
+        bed.controller.mesh(bed.comtree()).len() == 3 && bed.controller.is_settled()
+    });
+    bed.are_peers(&[1, 2, 3]);
+    let was_next = |roles: &Vec<(u16, Role)>| roles.iter().any(|(_, role)| *role == Role::NextPeer);
+    assert!(watch.seen.iter().any(|(_, roles)| was_next(&roles[3])), "{:#?}", watch.seen);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #[allow(dead_code, reason = "others use the rest of it")]
 mod bed;
+mod elsewhere;
 #[path = "../flooding/mod.rs"]
 mod flooding;
 mod joining;

@@ -31,9 +31,9 @@ impl Sim {
         self.settle();
     }
 
-    /// Goes on until everything is settled.
+    /// Goes on until everything is settled. A meshed core that moves takes some seconds for each of its relays.
     pub(crate) fn settle(&mut self) {
-        let latest = self.now + Duration::from_secs(30);
+        let latest = self.now + Duration::from_secs(120);
         // Longer than any message is on its way, and any link is damped.
         self.advance(self.now + Duration::from_secs(20));
         while !self.controller.as_ref().is_some_and(Controller::is_settled) {

@@ -106,7 +106,7 @@ fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
 
 #[test]
 fn seeds_of_meshed_worlds_are_moved_and_drained_around_their_cores() {
-    let plans = [(Plan::Calm, 100), (Plan::Failing, 60), (Plan::Stormy, 150)];
+    let plans = [(Plan::Calm, 100), (Plan::Failing, 120), (Plan::Stormy, 150)];
     let told = plans.map(|(plan, seeds)| run_worlds(plan, seeds, true));
     if let [Some(calm), Some(failing), Some(stormy)] = told {
         let joined = [calm, failing, stormy].map(|told| told.joined_mesh);

@@ -15,7 +15,11 @@ impl Sim {
         let Some(controller) = &mut self.controller else { return };
         let before = controller.world(&world).cloned();
         match controller.set_world(&world, changes) {
-            Ok(()) => {}
+            // That gives up steps at once, and what is on its way can be lost.
+            Ok(()) => {
+                let comtrees = before.into_iter().flat_map(|of| of.comtrees);
+                self.remade.extend(comtrees.map(|comtree| (comtree, self.now)));
+            }
             Err(refusal) => {
                 assert_eq!(before, controller.world(&world).cloned(), "{refusal}: nothing changed");
             }

@@ -1,6 +1,6 @@
 //! Relays that join meshed cores and leave them: an update arrives once at any moment, if nothing fails.
 
-use crate::flooding::{At, check_once, is_doubled};
+use crate::flooding::{At, check_once, has_two_ways, is_doubled};
 use crate::relays::SimRelay;
 use crate::sim::{Plan, Sim, Told, branches, rate, relay_of_number};
 use canopy_control::signal::Role;
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 
 /// What has passed is known for so long after the last next peer or last peer.
 const KNOWN: Duration = Duration::from_secs(2);
+
+/// After this, relays have what another rule for the core has brought, also if the controller has died meanwhile.
+const ROLLED_OUT: Duration = Duration::from_secs(15);
 
 fn links_with(item: &Option<Item>, role: Role) -> Vec<LinkId> {
     let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
@@ -40,17 +43,21 @@ impl Sim {
     }
 
     /// As long as relays may bring something twice, an update of each that has members arrives once at all such.
-    fn check_passes_once(&self, comtree: Comtree) {
+    fn check_passes_once(&mut self, comtree: Comtree) {
         let now = self.now;
         let is_late = |last: &Time| *last + KNOWN >= now;
         let of = |relay: &SimRelay| {
             let branches = branches(relay, comtree);
             let late = relay.doubled.get(&comtree).is_some_and(is_late);
-            let passes_once = is_doubled(&branches) || late;
+            let passes_once = has_two_ways(&branches) || late;
             (relay.id, At { branches, passes_once })
         };
         let relays: BTreeMap<RelayId, At> = self.relays.iter().map(of).collect();
         if !relays.values().any(|at| is_doubled(&at.branches)) {
+            _ = self.remade.extract_if(.., |_, since| *since + ROLLED_OUT < now).count();
+            return;
+        }
+        if self.remade.contains_key(&comtree) {
             return;
         }
         let has_members = |relay: &&SimRelay| relay.has_members(comtree);

@@ -156,6 +156,8 @@ pub(crate) struct Sim {
     pub(crate) takes: [usize; 2],
     pub(crate) is_clear: bool,
     pub(crate) worlds: Vec<Name>,
+    /// Comtrees whose worlds got another rule for the core, and when, until relays surely have that.
+    pub(crate) remade: BTreeMap<Comtree, Time>,
     pub(crate) admitted: Vec<(WorldId, Address)>,
     pub(crate) told: Told,
 }
@@ -221,6 +223,7 @@ impl Sim {
             takes: [60, 3_000],
             is_clear: true,
             worlds: Vec::new(),
+            remade: BTreeMap::new(),
             admitted: Vec::new(),
             told: Told::default(),
         }
