@@ -323,7 +323,7 @@ impl State {
     }
 
     /// Sends a member away, from both relays while it moves; its owner may not enter again before
-    /// `barred`.
+    /// `barred`. So with one whose relay was lost, and who may come back.
     pub(crate) fn kick(
         &mut self,
         op: &mut Op,
@@ -331,6 +331,13 @@ impl State {
         address: Address,
         barred: Time,
     ) -> Result<(), Refusal> {
+        let given_up = self.members.get(&(world, address)).filter(|member| member.is_given_up());
+        if let Some(member) = given_up.cloned() {
+            // The record is what bars the owner, so it lasts as long.
+            let (until, barred) = (member.until.max(barred), Some(barred));
+            self.save_member(op, Member { until, barred, entry: Entry::default(), ..member });
+            return Ok(());
+        }
         let owner = self.served(world, address)?.owner;
         for address in self.depart(op, world, owner) {
             if let Some(member) = self.members.get(&(world, address)).cloned() {
@@ -413,6 +420,8 @@ impl State {
         self.release(op, now, world, address);
         if let Some(entry) = entry.filter(|entry| *entry != Entry::default())
             && let Some(member) = self.members.get(&(world, address)).cloned()
+            // Whoever was about to move is in at the other place still.
+            && !self.owners.contains_key(&(world, member.owner))
         {
             self.save_member(op, Member { entry, ..member });
         }

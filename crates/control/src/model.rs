@@ -226,6 +226,13 @@ pub struct Member {
     pub entry: Entry,
 }
 
+impl Member {
+    /// Whether it was given up with its relay, and may come back by what it was in.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.state == MemberState::Resting && self.entry != Entry::default()
+    }
+}
+
 /// By what a member is in: what came before it counts for its place no more. Whoever has left is in by nothing; who was
 /// given up with its relay may come back by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

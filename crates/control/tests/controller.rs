@@ -504,6 +504,9 @@ fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_
     assert!(lost.contains(&Event::RelayLost(before.relay)), "{lost:?}");
     // By what it was in it may come back, and who has left may not.
     assert_eq!([entered(&bed, [0; 16]), entered(&bed, [1; 16])], [entry, Entry::default()]);
+    // Who has left cannot be sent away.
+    let bar = Duration::from_secs(600);
+    assert!(bed.controller.kick(bed.now, other.world, other.address, bar).is_err());
     // Nobody else gets what rests for it.
     let newcomer = bed.enter(7, &[0], limits(1000, 1000)).unwrap();
     assert!(![before.address, other.address].contains(&newcomer.address));
@@ -530,6 +533,30 @@ fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_
     let again = Controller::start(settings, Retry::default(), bed.now, &mut bed.storage).unwrap();
     let held = again.held_by(world, [0; 16]).unwrap();
     assert_eq!((held.address, held.relay, again.audit()), (address, RelayId(2), Ok(())));
+}
+
+#[test]
+fn who_is_kicked_after_its_relay_was_lost_does_not_come_back() {
+    let mut bed = Bed::new(2, 10_000_000, &[(0, 1, 1000)]);
+    let Admission { world, address, .. } = bed.enter(7, &[1], limits(1, 1)).unwrap();
+    bed.controller.set_entry(world, [7; 16], Entry { let_in: 5, visit: 6 });
+    bed.exchange();
+    bed.connected = 1;
+    bed.set_link(1, [0, 1], false);
+    let lost: Vec<Event> = (0..6).flat_map(|_| bed.exchange()).collect();
+    assert!(lost.contains(&Event::RelayLost(RelayId(2))), "{lost:?}");
+    let bar = Duration::from_secs(3600);
+    bed.controller.kick(bed.now, world, address, bar).unwrap();
+    assert!(bed.controller.kick(bed.now, world, address, bar).is_err(), "it has gone");
+    bed.exchange();
+    let (settings, retry) = (Settings::default(), Retry::default());
+    bed.controller = Controller::start(settings, retry, bed.now, &mut bed.storage).unwrap();
+    let known = bed.controller.known_by(world, [7; 16]).unwrap();
+    assert_eq!(known.entry, Entry::default(), "its token counts no more");
+    bed.now = bed.now + Duration::from_secs(3000);
+    bed.exchange();
+    assert!(matches!(bed.enter(7, &[0], limits(1, 1)), Err(Refusal::Barred { .. })));
+    assert_eq!(bed.controller.audit(), Ok(()));
 }
 
 #[test]

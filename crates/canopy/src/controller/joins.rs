@@ -76,6 +76,14 @@ enum Visit {
     GoesOn(u64),
 }
 
+impl Visit {
+    /// The same, asked for once more: a visit that has begun since keeps the place.
+    fn again(self) -> Visit {
+        let (Visit::Begins(visit) | Visit::GoesOn(visit)) = self;
+        Visit::GoesOn(visit)
+    }
+}
+
 /// How the controller decides about it.
 type Decide = fn(&mut Controller, Time, &Enter) -> Result<Admission, Refusal>;
 
@@ -195,7 +203,7 @@ impl Joins {
     }
 
     async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
-        let New { right, client_key, budget, measured, visit } = new;
+        let New { right, client_key, budget, measured, mut visit } = new;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut last = Outcome::Unknown;
         for _ in 0..ATTEMPTS {
@@ -233,6 +241,7 @@ impl Joins {
                     return Err(Problem::new(504, what, &place, "ask again; the place is kept"));
                 }
             }
+            visit = visit.again();
         }
         if matches!(last, Outcome::Left) {
             let what = "the member is sent away again and again while it joins";

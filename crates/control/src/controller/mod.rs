@@ -199,8 +199,10 @@ impl Controller {
     }
 
     /// Notes by what a participant is in, which what comes later is held against. Nothing happens to one that is not.
+    /// It is stored at once with what was decided last, if that is not stored yet: whoever is let in and has this
+    /// noted in the same moment is never in without it.
     pub fn set_entry(&mut self, world: WorldId, owner: Owner, entry: Entry) {
-        let mut op = Op::default();
+        let mut op = self.ops.pop_back().unwrap_or_default();
         self.state.set_entry(&mut op, world, owner, entry);
         if !op.is_empty() {
             self.ops.push_back(op);
@@ -247,7 +249,7 @@ impl Controller {
     }
 
     /// Sends a member away, and lets its owner in again only after so long. [`Event::Left`] says
-    /// when it is gone.
+    /// when it is gone. One whose relay was lost is gone already, and does not come back.
     ///
     /// # Errors
     /// Nobody has the address.

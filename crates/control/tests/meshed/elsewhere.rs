@@ -157,11 +157,7 @@ fn a_controller_that_dies_while_a_core_moves_goes_on_with_the_step_and_the_next_
         let mut bed = dear_core();
         bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
         let mut watch = Watch::new(5);
-        let mut left = ticks as i32;
-        watch.run(&mut bed, ticks + 1, |_| {
-            left -= 1;
-            left < 0
-        });
+        watch.run_for(&mut bed, ticks);
         bed.start_again();
         watch.run(&mut bed, 3000, is_over);
         assert_eq!(bed.controller.audit(), Ok(()));

@@ -63,11 +63,7 @@ fn a_controller_that_dies_while_a_relay_joins_goes_on_where_it_was_and_an_update
     for ticks in (0..700).step_by(3) {
         let mut bed = last_link();
         let mut watch = Watch::new(4);
-        let mut left = ticks as i32;
-        watch.run(&mut bed, ticks + 1, |_| {
-            left -= 1;
-            left < 0
-        });
+        watch.run_for(&mut bed, ticks);
         bed.start_again();
         watch.run(&mut bed, 2000, is_in);
         bed.are_peers(&[0, 1, 2, 3]);

@@ -84,11 +84,7 @@ fn a_controller_that_dies_while_a_relay_leaves_goes_on_where_it_was_and_an_updat
     for ticks in (0..1800).step_by(11) {
         let mut bed = larger_elsewhere();
         let mut watch = Watch::new(5);
-        let mut left = ticks as i32;
-        watch.run(&mut bed, ticks + 1, |_| {
-            left -= 1;
-            left < 0
-        });
+        watch.run_for(&mut bed, ticks);
         bed.start_again();
         watch.run(&mut bed, 4000, is_there);
         check_there(&bed);

@@ -61,6 +61,16 @@ impl Watch {
         panic!("it is not over: {:#?}", self.seen);
     }
 
+    /// The same for so many ticks, whether it is over or not.
+    pub(crate) fn run_for(&mut self, bed: &mut Bed, ticks: usize) {
+        let mut left = ticks;
+        self.run(bed, ticks + 1, |_| {
+            let is_over = left == 0;
+            left = left.saturating_sub(1);
+            is_over
+        });
+    }
+
     fn look(&mut self, at: usize, now: Time, branches: Vec<Branch>) -> At {
         if has_two_ways(&branches) {
             self.doubled[at] = Some(now);
