@@ -32,8 +32,10 @@ fn bots(relay: &Server, trace: &Path, flags: &[&str]) -> Value {
     let trace = trace.to_str().unwrap();
     let args = [&["bots", "--json", "--relay", &relay, "--trace", trace], flags].concat();
     let output = run(&args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object")
+    let [said, noted] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{noted}{said}");
+    serde_json::from_str(&said).expect("one JSON object")
 }
 
 fn assert_all_right(report: &Value) {
