@@ -101,6 +101,9 @@ pub struct Report {
     pub seconds: f64,
     /// Updates not sent, because the walker had no session when they were due.
     pub updates_unsent: u64,
+    /// How long after it was due an update was published, at most, milliseconds. If it grows, this machine
+    /// is too slow for such a crowd at that speed.
+    pub late_ms: u64,
     /// Subscriptions that the relay refused.
     pub subscriptions_refused: u64,
     /// Sessions lost and made again.

@@ -119,6 +119,17 @@ fn a_relay_that_is_not_there_is_named_or_endured() {
 }
 
 #[test]
+fn whoever_is_late_publishes_all_the_same_before_it_leaves() {
+    let relay = TestRelay::start(Mode::Immediate, 1, 200);
+    // A minute at once: no machine keeps up.
+    let config = CrowdConfig { speed: 10_000.0, ..config(relay.address()) };
+    let trace = crowd(60, 60.0);
+    let report = run(&config, &trace, None, &AtomicBool::new(false), |_| ()).unwrap();
+    let rows = trace.rows().len() as u64;
+    assert_eq!((report.verdict.published, report.updates_unsent), (rows, 0), "{report:?}");
+}
+
+#[test]
 fn dropped_sends_are_missing() {
     let (report, dropped) = meddled(Fault::Drop);
     let missing = report.verdict.missing;

@@ -257,7 +257,7 @@ fn print_progress(progress: &Progress) {
 fn in_words(report: &Report) -> String {
     let Report { verdict, age_us, .. } = report;
     format!(
-        "{} clients{}, {} updates published in {:.1} s, {} subscriptions changed\n\
+        "{} clients{}, {} updates published in {:.1} s, {} ms late at most, {} subscriptions changed\n\
          deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected, \
          {} out of order\n\
          age: p50 {} µs, p99 {} µs, p99.9 {} µs\n\
@@ -267,6 +267,7 @@ fn in_words(report: &Report) -> String {
         spread(report),
         verdict.published,
         report.seconds,
+        report.late_ms,
         report.subscriptions_changed,
         verdict.expected,
         verdict.delivered,

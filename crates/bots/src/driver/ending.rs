@@ -54,6 +54,7 @@ impl Crowd<'_> {
             subscriptions_changed: self.told.subscriptions_changed,
             seconds,
             updates_unsent: self.updates_unsent,
+            late_ms: self.late.as_millis() as u64,
             subscriptions_refused: self.told.subscriptions_refused,
             reconnects: self.told.reconnects,
             moves: self.moves,

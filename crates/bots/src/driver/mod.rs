@@ -88,6 +88,8 @@ struct Crowd<'a> {
     ages: AgeMeter,
     refresh_at: Time,
     updates_unsent: u64,
+    /// How long after it was due something was published, at most.
+    late: Duration,
     view: Option<Arc<View>>,
     watched: Vec<u32>,
     /// Walkers whose relay does not send them everything.
@@ -143,6 +145,7 @@ impl<'a> Crowd<'a> {
             schedule,
             refresh_at: Time::ZERO,
             updates_unsent: 0,
+            late: Duration::ZERO,
             view,
             watched: Vec::new(),
             limited: BTreeSet::new(),
@@ -165,7 +168,10 @@ impl<'a> Crowd<'a> {
         let mut progress_at = PROGRESS;
         while !stop.load(Ordering::Relaxed) {
             let now = self.clock.now();
-            self.join_and_leave(now)?;
+            self.join(now)?;
+            // What comes late is published all the same, so nobody leaves before it.
+            let due = trace.rows().get(next).map(|row| self.schedule.due(row.t));
+            self.leave_due(due.map_or(now, |due| due.min(now)), now);
             self.take_places(now)?;
             next = self.publish_due(trace.rows(), next, now);
             self.turn_due(now);
@@ -184,7 +190,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    fn join_and_leave(&mut self, now: Time) -> Result<(), CrowdError> {
+    fn join(&mut self, now: Time) -> Result<(), CrowdError> {
         let mut joined = 0;
         while let Some(Join { walker: number, x, y, .. }) = self.schedule.next_join(now) {
             if let Some(joining) = &mut self.joining {
@@ -199,7 +205,12 @@ impl<'a> Crowd<'a> {
                 self.serve(Some(now))?;
             }
         }
-        while let Some(number) = self.schedule.next_leave(now) {
+        Ok(())
+    }
+
+    /// Whoever is to leave by `due` begins to.
+    fn leave_due(&mut self, due: Time, now: Time) {
+        while let Some(number) = self.schedule.next_leave(due) {
             if let Some(walker) = &mut self.walkers[number as usize] {
                 walker.leave(now, &mut self.oracle);
                 self.turn(number, now);
@@ -207,7 +218,6 @@ impl<'a> Crowd<'a> {
                 joining.leave(number);
             }
         }
-        Ok(())
     }
 
     /// A walker sets out to its relay.
@@ -225,6 +235,9 @@ impl<'a> Crowd<'a> {
     /// more than [`SENDS_IN_A_ROW`] of them: a crowd that cannot keep up still serves its sockets
     /// and timers, judges, and stops when it is told to.
     fn publish_due(&mut self, rows: &[Row], next: usize, now: Time) -> usize {
+        if let Some(row) = rows.get(next) {
+            self.late = self.late.max(now.since(self.schedule.due(row.t)));
+        }
         let due = rows[next..].iter().take(SENDS_IN_A_ROW);
         let due = due.take_while(|row| self.schedule.due(row.t) <= now).count();
         rows[next..next + due].iter().for_each(|row| self.publish(row));

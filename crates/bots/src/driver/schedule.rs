@@ -64,9 +64,9 @@ impl Schedule {
         self.joins.pop_if(|join| join.at <= now)
     }
 
-    /// The next walker that is to leave by now.
-    pub(super) fn next_leave(&mut self, now: Time) -> Option<u32> {
-        self.leaves.pop_if(|(at, _)| *at <= now).map(|(_, walker)| walker)
+    /// The next walker that is to leave by `due`.
+    pub(super) fn next_leave(&mut self, due: Time) -> Option<u32> {
+        self.leaves.pop_if(|(at, _)| *at <= due).map(|(_, walker)| walker)
     }
 
     /// Whether all have left.
