@@ -104,6 +104,12 @@ fn tc(arguments: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Who publishes, and who is behind the slow path.
+struct Crowd {
+    publisher: PollClient,
+    far: Vec<PollClient>,
+}
+
 /// What was seen of a slow path.
 struct Watched {
     /// What waited, in milliseconds of the path's time, 95 % of the time at most.
@@ -113,67 +119,95 @@ struct Watched {
     received: Vec<u64>,
 }
 
-/// Publishes five times what the path lets through, and watches the path once it is settled.
-fn watch(bed: &Bed, receivers: usize) -> Watched {
-    let mut publisher = bed.client(false);
-    let mut far: Vec<_> = (0..receivers).map(|_| bed.client(true)).collect();
-    for client in &mut far {
-        drop(client.subscribe(GROUP, Level(0)));
-    }
-    let updates = 5 * PATH * TICK.as_millis() as u64 / 1000 / (8 * UPDATE as u64);
-    let (begin, mut received, mut waiting) = (Instant::now(), vec![0; receivers], Vec::new());
-    let (mut next, mut passed) = (begin, None);
-    while begin.elapsed() < SETTLE + WATCH {
-        let is_settled = begin.elapsed() > SETTLE;
-        if Instant::now() >= next {
-            // What waits even before the next updates leave.
-            let (backlog, bytes) = bed.queue();
-            if is_settled {
-                passed.get_or_insert((bytes, Instant::now()));
-                waiting.push(backlog as f64 * 8e3 / PATH as f64);
-            }
-            for object in 0..updates as u16 {
-                // Each is about something else, so each counts.
-                let update = Outgoing::new(GROUP, Level(0), &[0; UPDATE]).object(object);
-                publisher.publish_with(update).unwrap();
-            }
-            next += TICK;
+impl Crowd {
+    fn new(bed: &Bed, receivers: usize) -> Crowd {
+        let publisher = bed.client(false);
+        let mut far: Vec<_> = (0..receivers).map(|_| bed.client(true)).collect();
+        for client in &mut far {
+            drop(client.subscribe(GROUP, Level(0)));
         }
-        publisher.poll();
-        for (client, received) in far.iter_mut().zip(&mut received) {
-            client.poll();
-            while client.try_recv().is_some() {
-                *received += u64::from(is_settled);
-            }
-        }
-        far[0].wait(Duration::from_millis(2));
+        Crowd { publisher, far }
     }
-    let (before, since) = passed.unwrap();
-    let bits = 8 * (bed.queue().1 - before);
-    let utilisation = bits as f64 / since.elapsed().as_secs_f64() / PATH as f64;
-    waiting.sort_by(f64::total_cmp);
-    let standing = waiting[waiting.len() * 95 / 100];
-    Watched { standing, utilisation, received }
+
+    /// Publishes five megabits a second, and watches the path of `rate` once it is settled.
+    fn watch(&mut self, bed: &Bed, rate: u64, settle: Duration, time: Duration) -> Watched {
+        let updates = 5 * PATH * TICK.as_millis() as u64 / 1000 / (8 * UPDATE as u64);
+        let begin = Instant::now();
+        let (mut received, mut waiting) = (vec![0; self.far.len()], Vec::new());
+        let (mut next, mut passed) = (begin, None);
+        while begin.elapsed() < settle + time {
+            let is_settled = begin.elapsed() > settle;
+            if Instant::now() >= next {
+                // What waits even before the next updates leave.
+                let (backlog, bytes) = bed.queue();
+                if is_settled {
+                    passed.get_or_insert((bytes, Instant::now()));
+                    waiting.push(backlog as f64 * 8e3 / rate as f64);
+                }
+                for object in 0..updates as u16 {
+                    // Each is about something else, so each counts.
+                    let update = Outgoing::new(GROUP, Level(0), &[0; UPDATE]).object(object);
+                    self.publisher.publish_with(update).unwrap();
+                }
+                next += TICK;
+            }
+            self.publisher.poll();
+            for (client, received) in self.far.iter_mut().zip(&mut received) {
+                client.poll();
+                while client.try_recv().is_some() {
+                    *received += u64::from(is_settled);
+                }
+            }
+            self.far[0].wait(Duration::from_millis(2));
+        }
+        let (before, since) = passed.unwrap();
+        let bits = 8 * (bed.queue().1 - before);
+        let utilisation = bits as f64 / since.elapsed().as_secs_f64() / rate as f64;
+        waiting.sort_by(f64::total_cmp);
+        let standing = waiting[waiting.len() * 95 / 100];
+        Watched { standing, utilisation, received }
+    }
+}
+
+impl Watched {
+    fn is_well_used(&self) {
+        let Watched { standing, utilisation, .. } = self;
+        println!("standing {standing:.1} ms, used {utilisation:.3}");
+        assert!(*standing <= 50.0 && *utilisation >= 0.85, "{standing:.1} ms, {utilisation:.3}");
+    }
 }
 
 #[test]
 #[ignore = "run it on a quiet machine: whatever else runs stands in the queue too"]
 fn a_slow_path_of_the_kernel_never_stands_with_a_full_queue() {
     let Some(bed) = Bed::new(PATH) else { return };
-    let Watched { standing, utilisation, .. } = watch(&bed, 1);
-    println!("standing {standing:.1} ms, used {utilisation:.3}");
-    assert!(standing <= 50.0 && utilisation >= 0.85, "{standing:.1} ms, {utilisation:.3}");
+    Crowd::new(&bed, 1).watch(&bed, PATH, SETTLE, WATCH).is_well_used();
 }
 
 #[test]
-#[ignore = "not reached yet: Jain's index is 0.66 to 0.79 where 0.9 is asked"]
+#[ignore = "run it on a quiet machine: whatever else runs stands in the queue too"]
+fn a_slow_path_of_the_kernel_that_halves_or_doubles_is_followed_within_two_seconds() {
+    let Some(bed) = Bed::new(PATH) else { return };
+    let mut crowd = Crowd::new(&bed, 1);
+    crowd.watch(&bed, PATH, SETTLE, WATCH).is_well_used();
+    for rate in [PATH / 2, PATH, 2 * PATH, PATH] {
+        assert!(bed.shape("change", rate));
+        let followed = crowd.watch(&bed, rate, Duration::from_secs(2), Duration::from_secs(3));
+        assert!(followed.utilisation >= 0.85, "{:.3} of {rate} bit/s", followed.utilisation);
+        crowd.watch(&bed, rate, Duration::ZERO, Duration::from_secs(6)).is_well_used();
+    }
+}
+
+#[test]
+#[ignore = "run it on a quiet machine: whatever else runs keeps receivers from their socket"]
 fn ten_receivers_share_a_slow_path_of_the_kernel() {
     let Some(bed) = Bed::new(10 * PATH) else { return };
-    let received = watch(&bed, 10).received;
-    let (sum, squares) = received.iter().fold((0.0, 0.0), |(sum, squares), one| {
+    let watched = Crowd::new(&bed, 10).watch(&bed, 10 * PATH, SETTLE, WATCH);
+    let (sum, squares) = watched.received.iter().fold((0.0, 0.0), |(sum, squares), one| {
         let one = *one as f64;
         (sum + one, squares + one * one)
     });
-    let fair = sum * sum / (received.len() as f64 * squares);
-    assert!(fair >= 0.9, "{fair:.3}: {received:?}");
+    let fair = sum * sum / (watched.received.len() as f64 * squares);
+    println!("Jain's index {fair:.3}, used {:.3}", watched.utilisation);
+    assert!(fair >= 0.9, "{fair:.3}: {:?}", watched.received);
 }
