@@ -327,14 +327,22 @@ impl Succession {
 /// Which of a publisher's last updates have passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    newest: u16,
-    /// That and those before it, a bit for each.
-    passed: u64,
+    last: Numbers,
     /// When the last of them did.
     at: Time,
+    /// What had passed when the publisher counted anew, and until when copies of that may be under way.
+    before: Option<(Numbers, Time)>,
 }
 
-/// What is so far behind is of a publisher that counts anew.
+/// Numbers that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    newest: u16,
+    /// That and those before it, a bit for each that has passed.
+    passed: u64,
+}
+
+/// What is so far from all others is of a publisher that counts anew.
 const ANEW: u16 = 4096;
 /// So is what comes after so long a silence: whoever comes back has its address again, and begins with its
 /// first number. A copy over the other branch is not as late.
@@ -342,7 +350,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 impl Seen {
     pub(crate) fn before(now: Time, series: u16) -> Seen {
-        Seen { newest: series.wrapping_sub(1), passed: 0, at: now }
+        let last = Numbers { newest: series.wrapping_sub(1), passed: 0 };
+        Seen { last, at: now, before: None }
     }
 
     /// Whether an update has not passed.
@@ -352,7 +361,7 @@ impl Seen {
 
     /// Whether an update is the next one after all that have passed.
     pub(crate) fn is_next(self, series: u16) -> bool {
-        series == self.newest.wrapping_add(1)
+        series == self.last.newest.wrapping_add(1)
     }
 
     /// How long nothing has passed.
@@ -369,17 +378,48 @@ impl Seen {
     }
 
     fn takes(&mut self, now: Time, series: u16) -> bool {
-        let ahead = series.wrapping_sub(self.newest);
-        if (1..=u16::MAX / 2).contains(&ahead) {
+        // What was sent before may still come over the other branch, in whatever order.
+        if let Some((before, until)) = &mut self.before
+            && now <= *until
+            && !self.last.has_within(WINDOW, series)
+            && before.has_within(ANEW, series)
+        {
+            return before.takes(series);
+        }
+        let is_far = !self.last.has_within(ANEW, series);
+        let is_silent = now.since(self.at) > SILENCE;
+        if is_far || is_silent && !self.last.is_before(series) {
+            self.before = (!is_silent).then_some((self.last, now + SILENCE));
+            self.last = Numbers { newest: series, passed: 1 };
+            return true;
+        }
+        self.last.takes(series)
+    }
+}
+
+/// The numbers that are known one by one.
+const WINDOW: u16 = u64::BITS as u16;
+
+impl Numbers {
+    /// Whether this number is higher than all.
+    fn is_before(self, series: u16) -> bool {
+        (1..=u16::MAX / 2).contains(&series.wrapping_sub(self.newest))
+    }
+
+    /// Whether this number is no farther than so much from the newest one.
+    fn has_within(self, far: u16, series: u16) -> bool {
+        series.wrapping_sub(self.newest) <= far || self.newest.wrapping_sub(series) <= far
+    }
+
+    /// Whether this number has not passed. From now on it has.
+    fn takes(&mut self, series: u16) -> bool {
+        if self.is_before(series) {
+            let ahead = series.wrapping_sub(self.newest);
             self.passed = self.passed.checked_shl(ahead.into()).unwrap_or(0) | 1;
             self.newest = series;
             return true;
         }
         let behind = self.newest.wrapping_sub(series);
-        if behind > ANEW || now.since(self.at) > SILENCE {
-            (self.newest, self.passed) = (series, 1);
-            return true;
-        }
         let bit = 1_u64.checked_shl(behind.into()).unwrap_or(0);
         let is_new = bit != 0 && self.passed & bit == 0;
         self.passed |= bit;
@@ -426,6 +466,25 @@ mod tests {
         for series in 0..100 {
             assert!(seen.pass(at(1011), series), "{series}");
             assert!(!seen.pass(at(1500), series), "{series} again");
+        }
+    }
+
+    #[test]
+    fn copies_of_before_do_not_pass_again_when_their_publisher_counts_anew_far_from_them() {
+        let at = |ms: u64| Time::from_millis(ms);
+        // The numbers from which it comes back, far behind those and far ahead of them.
+        for last in [5_000, 40_000] {
+            let mut seen = Seen::before(at(0), last - 99);
+            assert!((last - 99..last).all(|series| seen.pass(at(10), series)));
+            // They and one more are under way over the other branch.
+            for series in 0..100 {
+                assert!(seen.pass(at(20), series), "{series} after {last}");
+                assert!(!seen.pass(at(30), last - 100 + series), "{series} before {last}");
+                assert!(!seen.pass(at(30), series), "{series} again");
+            }
+            assert!(seen.pass(at(40), last) && !seen.pass(at(40), last));
+            // Whoever sends ever more comes to these numbers later.
+            assert!(seen.pass(at(2_000), last - 50) && !seen.pass(at(2_000), last - 50));
         }
     }
 }

@@ -188,6 +188,8 @@ fn seeds_of_relays_that_found_something_pass() {
     // Two relays that were each other's parent asked each other for what only the other wanted, and did not say
     // that all was known.
     check(12, 325..326);
+    // A data thread heard last from the one that did not know the way any more, and kept that for ever.
+    check(5, 4288..4289);
 }
 
 /// A link whose signs of life were lost, one each way, counted as down.

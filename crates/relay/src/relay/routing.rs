@@ -297,8 +297,13 @@ impl Relay {
         };
         // A branch here may not bring any more what it brought last.
         self.overlay.learned = NOBODY;
-        let way = Way { port, leads };
-        self.overlay.routes.note_sibling(index, to, way);
+        let before = self.overlay.routes.find(index, to);
+        self.overlay.routes.note_sibling(index, to, Way { port, leads });
+        let threads = u32::from(self.siblings.threads());
+        if before.is_some_and(|way| way.port >= threads) {
+            // The third may hear last of the way that was here, and never that it ends.
+            self.siblings.tell_route(comtree, to, None);
+        }
     }
 
     /// The other data threads need not send here any more what goes there.

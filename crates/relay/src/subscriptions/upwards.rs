@@ -51,18 +51,21 @@ impl SubscriptionTable {
             (Err(place), Some(parents)) => {
                 self.upwards.insert(place, Upwards::new(comtree, parents));
             }
-            (Ok(place), Some(parents)) if self.upwards[place].parents != parents => {
+            (Ok(place), Some(parents)) => {
+                let before = self.asking_parents(comtree);
                 self.upwards[place].parents = parents;
-                self.each_group_of(comtree, |table, group| {
-                    table.note_asked(group);
-                    table.note_weight_asked(group);
-                });
+                if self.asking_parents(comtree) != before {
+                    self.each_group_of(comtree, |table, group| {
+                        table.note_asked(group);
+                        table.note_weight_asked(group);
+                    });
+                }
             }
             (Ok(place), None) => {
                 self.pause_asking(comtree);
                 self.upwards.remove(place);
             }
-            _ => {}
+            (Err(_), None) => {}
         }
     }
 

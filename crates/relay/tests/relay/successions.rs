@@ -7,6 +7,8 @@ use canopy_wire::{DropReason, Flags};
 use std::time::Duration;
 
 const GROUP: u32 = 7;
+/// What a neighbour may want no more has expired by then.
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(31);
 const DOWN: [BranchRole; 2] = [BranchRole::Child, BranchRole::Parent];
 
 /// A relay that was cut off its parent has taken another, and the parent, which still knows what was asked of
@@ -231,7 +233,7 @@ fn join_a_mesh(threads: u16) {
 }
 
 /// A parent that was a child has asked for what nobody needs here now, also while it takes this relay for its parent
-/// still: neither the next parent nor the old one is asked for it, and it counts no more when it is a child again.
+/// still: neither the next parent nor the old one is asked for it. It ends soon, unless it is asked for again.
 #[test]
 fn what_a_parent_wanted_as_a_child_is_asked_of_no_parent() {
     let mut world = World::empty();
@@ -253,17 +255,16 @@ fn what_a_parent_wanted_as_a_child_is_asked_of_no_parent() {
     let asked = |world: &World| world.threads[1].counters().subscriptions_asked;
     assert_eq!(world.threads[1].subscriptions(), 1);
     set(&mut world, 1, 0, BranchRole::Parent);
-    assert_eq!(world.threads[1].subscriptions(), 0);
     world.subscribe(0, GROUP + 1, 3);
     world.settle();
-    assert_eq!(world.threads[1].subscriptions(), 1);
+    assert_eq!(world.threads[1].subscriptions(), 2);
     set(&mut world, 0, 1, BranchRole::Child);
     world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
     world.settle();
 
     world.link(COMTREE, [(2, 3), (1, 2)], [BranchRole::Child, BranchRole::NextParent]);
-    world.pass(Duration::from_secs(5));
-    assert_eq!(asked(&world), 0);
+    world.pass(UNTIL_FORGOTTEN);
+    assert_eq!((asked(&world), world.threads[1].subscriptions()), (0, 0));
     // It is a child again, of a relay that has another parent.
     for (relay, gone) in [(0, 2), (2, 0)] {
         let branch = BranchId { comtree: COMTREE, link: world.key_of(gone), thread: 0 };
@@ -278,4 +279,40 @@ fn what_a_parent_wanted_as_a_child_is_asked_of_no_parent() {
     }
     world.settle();
     assert_eq!(world.payloads(0), [b"over the one between"; 2]);
+}
+
+/// What was begun here is taken back, before the child has heard of it or because it refused. It has asked once.
+#[test]
+fn a_child_that_was_to_be_something_else_gets_what_it_wanted_as_a_child_again() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 1] {
+        world.join(relay);
+    }
+    world.link(COMTREE, [(1, 2), (0, 1)], DOWN);
+    world.subscribe(0, GROUP, 3);
+    world.settle();
+    let child = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+    let mut sent = 0_u8;
+    let mut turn = |world: &mut World, role, wait| {
+        for role in [role, BranchRole::Child] {
+            let now = world.now;
+            world.threads[1].apply(now, Change::SetBranchRole { branch: child, role }).unwrap();
+            world.pass(wait);
+        }
+        world.publish(1, GROUP, 0, Flags(0), &[sent]);
+        world.settle();
+        sent += 1;
+        assert_eq!(world.payloads(0).len(), usize::from(sent), "{role:?} for {wait:?}");
+    };
+    for wait in [Duration::from_millis(1), UNTIL_FORGOTTEN] {
+        for role in [BranchRole::Parent, BranchRole::Core, BranchRole::CorePeer] {
+            turn(&mut world, role, wait);
+        }
+    }
+    world.link(COMTREE, [(2, 3), (1, 2)], DOWN);
+    turn(&mut world, BranchRole::NextParent, Duration::from_millis(1));
+    assert_eq!(world.threads[1].subscriptions(), 1);
 }
