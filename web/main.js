@@ -18,7 +18,7 @@ const panel = new Panel(scene);
 const relays = new RelayMap(at("net"));
 let neighbours = null; // of a relay that is no demo's
 const links = new LinkLoads(at("links"));
-const budget = new BudgetControl(at("budget"));
+const budget = new BudgetControl(at("budget"), scene);
 const map = new WorldMap(at("map"), scene, {
   pick: (id) => look(() => choice.choose(id)),
   next: () => look(() => choice.chooseNext()),

@@ -163,6 +163,7 @@ const PACES = {
   on_time: "Every delivery accounted for",
   late: "Nearly overloaded: some updates come late",
   overloaded: "Overloaded: updates come too late",
+  thinned: "Budgets for everyone: what is far comes late",
 };
 
 function showReasons(rows, most) {

@@ -98,6 +98,23 @@ export class Scene {
     return sum;
   }
 
+  /**
+   * How many updates a second the viewer receives of each avatar, on average, in so many bands of distance up to the
+   * interest radius; null where it receives none.
+   */
+  ratesByDistance(bands) {
+    const sums = Array.from({ length: bands }, () => [0, 0]);
+    const centre = this.viewer && this.position(this.viewer.id, 1);
+    for (const [id, p] of centre ? this.#received : []) {
+      const at = this.position(id, 1) ?? [p.x, p.y];
+      const band = Math.floor((bands * Math.hypot(at[0] - centre[0], at[1] - centre[1])) / this.radius);
+      if (p.rate === 0 || !sums[band]) continue; // heard once, or just out of reach
+      sums[band][0] += p.rate;
+      sums[band][1] += 1;
+    }
+    return sums.map(([sum, count]) => (count ? sum / count : null));
+  }
+
   /** Whether the viewer has a budget, so that its relay leaves updates out. */
   get isLimited() {
     return (this.viewer?.limit_bits ?? null) !== null;

@@ -29,11 +29,15 @@ fn main() -> io::Result<()> {
             }
         }
     }
-    for (name, input) in canopy_fuzz::control_seeds() {
-        fs::write(corpora.join("control").join(name), input)?;
-    }
-    for (name, input) in canopy_fuzz::api_seeds() {
-        fs::write(corpora.join("api").join(name), input)?;
+    for (target, seeds) in [
+        ("control", canopy_fuzz::control_seeds()),
+        ("api", canopy_fuzz::api_seeds()),
+        ("hello", canopy_fuzz::hello_seeds()),
+    ] {
+        fs::create_dir_all(corpora.join(target))?;
+        for (name, input) in seeds {
+            fs::write(corpora.join(target).join(name), input)?;
+        }
     }
     Ok(())
 }

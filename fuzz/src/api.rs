@@ -1,86 +1,64 @@
 //! Bodies of the controller's HTTP API: whoever has its secret can send any.
 
+use crate::bed::{Bed, input_of, requests};
 use canopy_api::{
-    KickAsk, MembersAsk, NewLink, NewMember, NewWorld, Problem, WorldChange, accounts, add_link,
-    create_world, delete_world, drain, enter, health, joined, kick, links, member, members, parse,
-    relay, relays, relays_to_measure, remove_link, remove_relay, set_world, world, worlds,
+    AreasAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk, Problem,
+    WorldChange, accounts, add_link, areas, create_world, delete_world, drain, enter, ground,
+    health, joined, kick, links, member, members, move_world, overlay, parse, plan_move, relay,
+    relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world, world, worlds,
 };
-use canopy_control::storage::{MemoryStorage, Storage};
-use canopy_control::{Controller, Message, Name, NewRelay, Retry, Settings};
+use canopy_control::Controller;
 use canopy_wire::Time;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// How many things can be asked.
+const ASKS: u8 = 20;
 
 /// Requests, each behind a byte that says what it asks and its length in two bytes. Whatever is sent,
-/// every answer is JSON, and what is refused has a status, a place and a remedy.
+/// every answer is JSON, what is refused has a status, a place and a remedy, and the accounts are right.
 pub fn api(input: &[u8]) {
-    let mut storage = MemoryStorage::default();
-    let mut controller = start(&mut storage);
-    let mut rest = input;
-    for at in 0.. {
-        let Some(([what, high, low], behind)) = rest.split_first_chunk::<3>() else { return };
-        let len = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
-        let (body, behind) = behind.split_at(len);
-        rest = behind;
+    run_api(input);
+}
+
+/// The same; returns what was asked that was not refused.
+pub fn run_api(input: &[u8]) -> BTreeSet<u8> {
+    let mut bed = Bed::new();
+    let mut done = BTreeSet::new();
+    for (at, (what, body)) in (0..).zip(requests(input)) {
         let now = Time::from_millis(at * 10);
-        match ask(&mut controller, now, *what, body) {
-            Ok(answer) => assert!(answer.is_object(), "an answer that is no object: {answer}"),
-            Err(problem) => {
-                assert!((400..600).contains(&problem.status), "{problem}");
-                let wrong = &problem.error;
-                assert!(![&wrong.what, &wrong.place, &wrong.remedy].iter().any(|t| t.is_empty()));
-                let written = serde_json::to_string(&problem).expect("it can be written");
-                let read: Problem = serde_json::from_str(&written).expect("it can be read");
-                assert_eq!(read.error, problem.error);
-            }
+        if is_done(ask(&mut bed.controller, now, what, body)) {
+            done.insert(what % ASKS);
         }
-        settle(&mut controller, &mut storage, now);
+        bed.settle(now);
     }
+    done
 }
 
-/// A controller with two relays and a link.
-fn start(storage: &mut MemoryStorage) -> Controller {
-    let (settings, retry) = (Settings::default(), Retry::default());
-    let mut controller =
-        Controller::start(settings, retry, Time::ZERO, storage).expect("an empty store");
-    for number in [1, 2] {
-        let rate = canopy_plan::Rate { bits: 1e9, packets: 1e6 };
-        let new = NewRelay {
-            name: Name::new(["a", "b"][number as usize - 1]).expect("a name"),
-            key: [number; 32],
-            native: ([127, 0, 0, 1], 1).into(),
-            uplink: canopy_plan::Limits { send: rate, receive: rate },
-            places: 4,
-        };
-        let relay = controller.register(Time::ZERO, new).expect("two relays");
-        let beat = Message::Beat {
-            relay: 1,
-            controller: 1,
-            answered: 0,
-            links: Vec::new(),
-            succeeded: Vec::new(),
+/// Whether something was done, rather than refused as a refusal should be.
+pub(crate) fn is_done(answer: Result<Value, Problem>) -> bool {
+    let problem = match answer {
+        Ok(answer) => {
+            assert!(answer.is_object(), "an answer that is no object: {answer}");
+            return true;
         }
-        .encode();
-        controller.handle_message(Time::ZERO, relay, &beat);
-    }
-    settle(&mut controller, storage, Time::ZERO);
-    controller
-}
-
-fn settle(controller: &mut Controller, storage: &mut MemoryStorage, now: Time) {
-    while let Some(batch) = controller.poll_commit(now) {
-        let result = storage.commit(&batch);
-        controller.handle_commit(now, result).expect("nothing fails");
-    }
-    while controller.poll_transmit(now).is_some() {}
-    while controller.poll_event().is_some() {}
+        Err(problem) => problem,
+    };
+    assert!((400..600).contains(&problem.status), "{problem}");
+    let wrong = &problem.error;
+    assert!(![&wrong.what, &wrong.place, &wrong.remedy].iter().any(|t| t.is_empty()));
+    let written = serde_json::to_string(&problem).expect("it can be written");
+    let read: Problem = serde_json::from_str(&written).expect("it can be read");
+    assert_eq!(read.error, problem.error);
+    false
 }
 
 fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<Value, Problem> {
     // In a path: text, whatever its bytes are.
     let text = String::from_utf8_lossy(body);
     let (of, at) = text.split_once('\n').unwrap_or((&text, ""));
-    match what % 16 {
+    match what % ASKS {
         0 => json(&create_world(controller, &parse::<NewWorld>(body)?)?),
         1 if body.is_empty() => json(&worlds(controller)),
         1 => json(&set_world(controller, of, &parse::<WorldChange>(at.as_bytes())?)?),
@@ -101,9 +79,24 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
             remove_relay(controller, at).map(|()| serde_json::json!({}))
         }
         14 => json(&accounts(controller)),
-        _ => {
+        15 => {
             json(&relays_to_measure(controller))?;
             json(&health(controller))
+        }
+        16 => {
+            let ask = parse::<AreasAsk>(at.as_bytes())?;
+            let ground = ground(&ask)?;
+            json(&set_areas(controller, now, of, &ask, ground)?)
+        }
+        17 => json(&areas(controller, of)?),
+        18 => {
+            let ask = parse::<MoveAsk>(at.as_bytes())?;
+            json(&plan_move(controller, of, &ask)?)?;
+            json(&move_world(controller, of, &ask)?)
+        }
+        _ => {
+            let ask = parse::<OverlayAsk>(body)?;
+            json(&overlay(controller, ask.world.as_deref()))
         }
     }
 }
@@ -126,21 +119,12 @@ fn join(
     json(&joined)
 }
 
-fn json(value: &impl Serialize) -> Result<Value, Problem> {
+pub(crate) fn json(value: &impl Serialize) -> Result<Value, Problem> {
     Ok(serde_json::to_value(value).expect("it can be written"))
 }
 
 /// Requests that do something, as inputs for a fuzzer to begin with, each with a name.
 pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let with = |requests: &[(u8, &str)]| {
-        let mut input = Vec::new();
-        for (what, body) in requests {
-            input.push(*what);
-            input.extend((body.len() as u16).to_be_bytes());
-            input.extend(body.as_bytes());
-        }
-        input
-    };
     let world = r#"{"name": "lobby", "comtrees": 2, "mode": "periodic", "tick_ms": 50, "core": "all",
         "channels": [{"name": "chat", "first": 0, "groups": 9}], "downlink": "group"}"#;
     let link = r#"{"ends": ["a", "b"], "bits": 1000000, "packets": 1000, "delay_us": 500}"#;
@@ -148,10 +132,26 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
         {"subject": "p", "client_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
         "measured": [{"relay": "b", "delay_us": 7}],
         "budget": {"up_bits": 1, "up_packets": 1, "down_bits": 9, "down_packets": 9}}"#;
+    let areas_world = r#"{"name": "park", "levels": 2,
+        "channels": [{"name": "here", "first": 64, "groups": 200}]}"#;
+    let grid = r#"park
+        {"grid": 10, "over": [0, 0, 40, 30], "rings": [{"radius": 5, "level": 1}, {"radius": 20, "level": 0}],
+        "split_above": 8, "merge_below": 4, "deepest": 2}"#;
+    let hexagons = r#"park
+        {"hex": 12.5, "over": [-20, -20, 20, 20], "rings": [{"radius": 9, "level": 0}], "channel": "here"}"#;
+    let polygons = r#"park
+        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "FeatureCollection", "features": [
+        {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon",
+        "coordinates": [[[0, 0], [9, 0], [9, 9], [0, 9], [0, 0]]]}},
+        {"type": "Feature", "properties": null, "geometry": {"type": "MultiPolygon",
+        "coordinates": [[[[9, 0], [20, 0], [9, 9], [9, 0]]]]}}]}}"#;
+    let crossing = r#"park
+        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "Polygon",
+        "coordinates": [[[0, 0], [9, 9], [9, 0], [0, 9], [0, 0]]]}}"#;
     vec![
         (
             "world",
-            with(&[
+            input_of(&[
                 (0, world),
                 (1, ""),
                 (1, "lobby\n{\"levels\": 2, \"tick_ms\": 9, \"core\": \"center\"}"),
@@ -163,7 +163,7 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "member",
-            with(&[
+            input_of(&[
                 (0, r#"{"name": "lobby"}"#),
                 (5, member),
                 (4, "lobby\n{\"most\": 1, \"after\": \"1.1\"}"),
@@ -173,9 +173,55 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 (7, "lobby\n2.64"),
             ]),
         ),
-        ("link", with(&[(12, link), (13, "1\nb"), (10, "b"), (13, "2\nb"), (12, link), (15, "")])),
-        ("drain", with(&[(10, "a"), (9, "a"), (11, "a"), (8, ""), (10, "z")])),
-        ("unknown-field", with(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")])),
-        ("not-json", with(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),
+        (
+            "link",
+            input_of(&[
+                (12, link),
+                (13, "1\nb"),
+                (12, link),
+                (10, "b"),
+                (13, "2\nb"),
+                (12, link),
+                (15, ""),
+            ]),
+        ),
+        ("drain", input_of(&[(10, "a"), (9, "a"), (11, "a"), (8, ""), (10, "z")])),
+        (
+            "areas",
+            input_of(&[
+                (0, areas_world),
+                (16, grid),
+                (17, "park"),
+                (16, hexagons),
+                (16, polygons),
+                (17, "park"),
+                (16, "park\n{\"rings\": []}"),
+                (17, "lobby"),
+            ]),
+        ),
+        (
+            "polygons",
+            input_of(&[(0, areas_world), (16, polygons), (17, "park"), (19, ""), (16, crossing)]),
+        ),
+        (
+            "move",
+            input_of(&[
+                (12, link),
+                (0, r#"{"name": "lobby", "core": "all"}"#),
+                (5, member),
+                (18, "lobby\n{\"root\": \"a\", \"method\": \"spt\"}"),
+                (18, "lobby\n{\"root\": \"b\"}"),
+                (18, "lobby\n{\"method\": \"stretch\", \"stretch\": 1.5}"),
+                (19, r#"{"world": "lobby"}"#),
+                (19, r#"{"world": "none"}"#),
+                (18, "lobby\n{\"root\": \"c\"}"),
+                (18, "lobby\n{\"stretch\": 0.5}"),
+            ]),
+        ),
+        (
+            "unknown-field",
+            input_of(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")]),
+        ),
+        ("not-json", input_of(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),
     ]
 }

@@ -1,16 +1,24 @@
 //! The control plane's messages: whoever holds a relay's or the controller's key can send any.
 
-use canopy_control::signal::{Answer, Call, Measure, Measured, Other, Reading};
+use crate::bed::{Bed, UPLINK};
+use canopy_control::signal::{Answer, Call, LinkReport, Measure, Measured, Other, Reading};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Item, ItemKey, LinkId, Message, Name, NewRelay, RelayId, RelaySide, Retry, Settings,
+    Controller, Enter, Event, Item, ItemKey, LinkId, Message, Name, NewRelay, Owner, RelayId,
+    RelaySide, Retry, Settings, WorldId,
 };
 use canopy_wire::{Comtree, Time};
+use std::collections::BTreeSet;
 
 /// The first byte says who gets what follows: messages, each behind its length in two bytes. What
 /// can be read is, written again, read as the same; no answer is longer than a message may be.
 pub fn control(input: &[u8]) {
-    let Some((form, mut rest)) = input.split_first() else { return };
+    run_control(input);
+}
+
+/// The same; returns what kinds of events a controller with a world told.
+pub fn run_control(input: &[u8]) -> BTreeSet<String> {
+    let Some((form, mut rest)) = input.split_first() else { return BTreeSet::new() };
     let mut messages = Vec::new();
     while let Some(([high, low], behind)) = rest.split_first_chunk::<2>() {
         let len = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
@@ -23,7 +31,12 @@ pub fn control(input: &[u8]) {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
     }
-    if form & 1 == 0 { to_relay(&messages) } else { to_controller(&messages) }
+    match form & 3 {
+        1 => to_controller(&messages),
+        3 => return to_controller_with_a_world(&messages),
+        _ => to_relay(&messages),
+    }
+    BTreeSet::new()
 }
 
 fn to_relay(messages: &[&[u8]]) {
@@ -86,6 +99,67 @@ fn to_controller(messages: &[&[u8]]) {
     }
 }
 
+/// What a relay that has done what it was told says from now on, of a world that goes over it. Members come
+/// and go meanwhile, so that there are calls to answer.
+fn to_controller_with_a_world(messages: &[&[u8]]) -> BTreeSet<String> {
+    let World { mut bed, world, hostile, near, .. } = World::new();
+    bed.silence(hostile);
+    bed.events.clear();
+    for (at, bytes) in (0..).zip(messages) {
+        let now = Time::from_millis(1_000 + at * 100);
+        let owner = [3 + (at / 4 % 3) as u8; 16];
+        match at % 4 {
+            0 => _ = bed.controller.enter(now, &enter(owner, hostile)),
+            2 => _ = bed.controller.enter(now, &enter(owner, near)),
+            3 => _ = bed.controller.depart(world, owner),
+            _ => {}
+        }
+        bed.settle(now);
+        bed.controller.handle_message(now, hostile, bytes);
+        bed.settle(now);
+    }
+    let kind = |event: &Event| {
+        let text = format!("{event:?}");
+        text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    };
+    bed.events.iter().map(kind).collect()
+}
+
+/// Two relays with a link, both in a world's tree, and a member at each.
+struct World {
+    bed: Bed,
+    world: WorldId,
+    comtree: Comtree,
+    link: LinkId,
+    /// The relay in whose place the input speaks.
+    hostile: RelayId,
+    /// The other.
+    near: RelayId,
+}
+
+impl World {
+    fn new() -> World {
+        let mut bed = Bed::new();
+        let ids: Vec<RelayId> = bed.controller.relays().map(|relay| relay.id).collect();
+        let link = bed.controller.add_link([ids[0], ids[1]], UPLINK, 500).expect("two relays");
+        let new = canopy_api::parse(br#"{"name": "lobby", "core": "all"}"#).expect("a world");
+        canopy_api::create_world(&mut bed.controller, &new).expect("there is none of that name");
+        bed.settle(Time::ZERO);
+        for (owner, relay) in [([1; 16], ids[0]), ([2; 16], ids[1])] {
+            bed.controller.enter(Time::ZERO, &enter(owner, relay)).expect("there is room");
+            bed.settle(Time::ZERO);
+        }
+        let of = bed.controller.worlds().next().expect("a world");
+        let (world, comtree) = (of.id, of.comtrees[0]);
+        World { bed, world, comtree, link, hostile: ids[0], near: ids[1] }
+    }
+}
+
+fn enter(owner: Owner, relay: RelayId) -> Enter {
+    let world = Name::new("lobby").expect("a name");
+    Enter { world, owner, limits: None, measured: vec![(relay, 100)] }
+}
+
 /// An input of a form, with messages.
 fn with(form: u8, messages: &[Message]) -> Vec<u8> {
     let mut input = vec![form];
@@ -128,6 +202,24 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
         Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
     };
     let (beat, succeeded) = (beat_of(Vec::new()), beat_of(vec![(Comtree(16), LinkId(1))]));
+    let world = World::new();
+    let links = |up| vec![LinkReport { link: world.link, up, delay_us: 700 }];
+    let of_tree = |up, succeeded| {
+        let links = links(up);
+        Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
+    };
+    let up = of_tree(true, Vec::new());
+    // Whatever the calls have for numbers that wait for an answer, these are among them.
+    let answers = |of: Answer| (1..40).map(move |number| answer(number, of.clone()));
+    let refused = Answer::Refused("no room".to_owned());
+    let new_life = Message::Beat {
+        relay: 2,
+        controller: 1,
+        answered: 0,
+        links: links(true),
+        succeeded: Vec::new(),
+    };
+    let items = Answer::Items(vec![link(9)], false);
     vec![
         (
             "set-list-remove",
@@ -163,6 +255,28 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 1,
                 &[&[beat.clone()][..], &[measured(1, 6), measured(2, 3)], &vec![beat.clone(); 40]]
                     .concat(),
+            ),
+        ),
+        ("world-answered", with(3, &answers(Answer::Done).collect::<Vec<_>>())),
+        ("world-refused", with(3, &answers(refused).collect::<Vec<_>>())),
+        (
+            "world-link-down",
+            with(3, &[up.clone(), of_tree(false, Vec::new()), up.clone(), up.clone()]),
+        ),
+        (
+            "world-succeeded",
+            with(3, &[up.clone(), of_tree(true, vec![(world.comtree, world.link)]), up.clone()]),
+        ),
+        (
+            "world-new-life",
+            with(
+                3,
+                &[
+                    up,
+                    new_life.clone(),
+                    Message::Answer { controller: 1, relay: 2, number: 1, answer: items },
+                    new_life,
+                ],
             ),
         ),
         ("succeeded", with(1, &[beat.clone(), succeeded])),

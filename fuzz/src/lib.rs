@@ -4,7 +4,9 @@
 //! inputs, on nightly, and keeps them outside the corpus.
 
 mod api;
+mod bed;
 mod control;
+mod hello;
 mod host;
 mod input;
 mod joining;
@@ -15,8 +17,9 @@ mod token;
 mod tokens;
 mod wire;
 
-pub use api::{api, api_seeds};
-pub use control::{control, control_seeds};
+pub use api::{api, api_seeds, run_api};
+pub use control::{control, control_seeds, run_control};
+pub use hello::{hello, hello_seeds, run_hello};
 pub use joining::joining;
 pub use relay::{Run, relay, run_relay};
 pub use session::session;
@@ -41,6 +44,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("session", session),
     ("control", control),
     ("api", api),
+    ("hello", hello),
 ];
 
 /// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in

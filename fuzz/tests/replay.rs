@@ -113,7 +113,7 @@ fn packets_and_what_is_one_step_from_them_replay() {
         "kinds that the relay's corpus does not show"
     );
     for (name, target) in TARGETS.iter().filter(|(name, _)| {
-        !["api", "control", "joining", "relay", "session", "token"].contains(name)
+        !["api", "control", "hello", "joining", "relay", "session", "token"].contains(name)
     }) {
         for packet in packets.values() {
             let input = input_of(name, packet);
@@ -123,22 +123,29 @@ fn packets_and_what_is_one_step_from_them_replay() {
     }
 }
 
-#[test]
-fn control_messages_and_what_is_one_step_from_them_replay() {
-    for (name, input) in canopy_fuzz::control_seeds() {
-        let committed = fs::read(root().join("corpus/control").join(name)).unwrap_or_default();
-        assert_eq!(committed, input, "{name} is of old: cargo run --example write_seeds");
-        one_step_away(&input).for_each(|bytes| canopy_fuzz::control(&bytes));
+/// Committed inputs that are made here, against what is made today; and what is one step from them.
+fn replay_seeds(name: &str, seeds: Vec<(&str, Vec<u8>)>) {
+    let (_, target) = TARGETS.iter().find(|(target, _)| *target == name).unwrap();
+    for (seed, input) in seeds {
+        let committed = fs::read(root().join("corpus").join(name).join(seed)).unwrap_or_default();
+        assert_eq!(committed, input, "{name}/{seed} is of old: cargo run --example write_seeds");
+        one_step_away(&input).for_each(|bytes| target(&bytes));
     }
 }
 
 #[test]
+fn control_messages_and_what_is_one_step_from_them_replay() {
+    replay_seeds("control", canopy_fuzz::control_seeds());
+}
+
+#[test]
 fn requests_of_the_api_and_what_is_one_step_from_them_replay() {
-    for (name, input) in canopy_fuzz::api_seeds() {
-        let committed = fs::read(root().join("corpus/api").join(name)).unwrap_or_default();
-        assert_eq!(committed, input, "{name} is of old: cargo run --example write_seeds");
-        one_step_away(&input).for_each(|bytes| canopy_fuzz::api(&bytes));
-    }
+    replay_seeds("api", canopy_fuzz::api_seeds());
+}
+
+#[test]
+fn what_callers_ask_and_what_is_one_step_from_that_replays() {
+    replay_seeds("hello", canopy_fuzz::hello_seeds());
 }
 
 #[test]

@@ -31,4 +31,4 @@ pub use joining::relays_of;
 pub use position::{MIN_PAYLOAD, Position};
 pub use report::{Ages, Doubled, Missing, Outage, RelayShare, Report, Verdict};
 pub use trace::{Generated, Row, Trace, TraceError};
-pub use view::{Heard, Snapshot, Totals, View, Viewer, Watch};
+pub use view::{Heard, Limit, Snapshot, Totals, View, Viewer, Watch};

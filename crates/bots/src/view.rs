@@ -50,7 +50,6 @@ impl Heard {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) at: Option<[f64; 2]>,
-    pub(crate) address: Option<Address>,
     pub(crate) cells: Vec<(Cell, Level)>,
 }
 
@@ -59,8 +58,6 @@ pub(crate) struct Seen {
 pub struct Viewer {
     /// Where it is, metres; `None` while it is not in the world.
     pub at: Option<[f64; 2]>,
-    /// Its address; `None` while it has no session.
-    pub address: Option<Address>,
     /// The cells to which its subscription is acknowledged, with their levels.
     pub cells: Vec<(Cell, Level)>,
     /// What it received of whom.
@@ -92,12 +89,42 @@ pub struct Snapshot {
     pub totals: Totals,
 }
 
+/// A walker that is not sent everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The walker.
+    pub walker: u32,
+    /// How many bits a second it is sent at most; `None` where that is about to end.
+    pub bits: Option<u64>,
+    /// Its address; `None` while it has no session.
+    pub address: Option<Address>,
+}
+
 #[derive(Default)]
 struct Shared {
     snapshot: Snapshot,
     viewers: BTreeMap<u32, Viewer>,
+    /// By walker; `None` while it has no session.
+    addresses: Vec<Option<Address>>,
+    /// How many bits a second pages want every walker to be sent at most.
+    for_everyone: Option<u64>,
+    /// The same of a walker that is watched, where it has a budget of its own.
+    own: BTreeMap<u32, u64>,
     /// Walkers that are not sent everything: bits a second, or `None` where that is about to end.
     limits: BTreeMap<u32, Option<u64>>,
+}
+
+impl Shared {
+    /// Who is to have a budget is limited from now on. Who is to have none any more still is, until
+    /// [`View::limit_ended`].
+    fn heed(&mut self) {
+        for walker in 0..self.addresses.len() as u32 {
+            let bits = self.own.get(&walker).copied().or(self.for_everyone);
+            if bits.is_some() || self.limits.contains_key(&walker) {
+                self.limits.insert(walker, bits);
+            }
+        }
+    }
 }
 
 /// A window on a running crowd. Only what is watched costs the crowd anything.
@@ -129,13 +156,33 @@ impl View {
         Watch { view: Arc::clone(self), walker }
     }
 
-    /// A walker is about to be sent no more than so many bits a second, and weighs its cells from now on; with
-    /// `None`, that is about to end. What it misses is not missing, until [`View::limit_ended`].
-    pub fn limit(&self, walker: u32, bits: Option<u64>) {
+    /// Every walker is to be sent no more than so many bits a second; with `None`, everything, whatever it was
+    /// to be sent before.
+    ///
+    /// The crowd heeds it when it refreshes the view. From then on those in [`View::limits`] weigh their
+    /// cells, and what they miss is not missing.
+    pub fn limit_everyone(&self, bits: Option<u64>) {
         let mut shared = self.lock();
-        if bits.is_some() || shared.limits.contains_key(&walker) {
-            shared.limits.insert(walker, bits);
+        shared.for_everyone = bits;
+        if bits.is_none() {
+            shared.own.clear();
         }
+    }
+
+    /// What [`View::limit_everyone`] was told last.
+    pub fn limit_of_everyone(&self) -> Option<u64> {
+        self.lock().for_everyone
+    }
+
+    /// The same for one walker while it is watched; with `None`, it is to be sent what everyone is. Returns
+    /// whether it is watched.
+    pub fn limit(&self, walker: u32, bits: Option<u64>) -> bool {
+        let mut shared = self.lock();
+        match bits {
+            Some(bits) if shared.viewers.contains_key(&walker) => shared.own.insert(walker, bits),
+            _ => shared.own.remove(&walker),
+        };
+        shared.viewers.contains_key(&walker)
     }
 
     /// A walker is sent everything again.
@@ -146,14 +193,12 @@ impl View {
         }
     }
 
-    /// The walkers that [`View::limit`] was said of, and what.
-    pub fn limits(&self) -> BTreeMap<u32, Option<u64>> {
-        self.lock().limits.clone()
-    }
-
-    /// The address of a walker that is watched and has a session; `None` if nobody watches it.
-    pub fn address_of(&self, walker: u32) -> Option<Option<Address>> {
-        self.lock().viewers.get(&walker).map(|viewer| viewer.address)
+    /// The walkers that are not sent everything, as the crowd knows it.
+    pub fn limits(&self) -> Vec<Limit> {
+        let shared = self.lock();
+        let address = |walker: u32| shared.addresses.get(walker as usize).copied().flatten();
+        let limit = |(&walker, &bits)| Limit { walker, bits, address: address(walker) };
+        shared.limits.iter().map(limit).collect()
     }
 
     /// The walkers that are watched.
@@ -161,18 +206,22 @@ impl View {
         self.lock().viewers.keys().copied().collect()
     }
 
-    /// Replaces the snapshot and what the watched viewers have; `seen` says how a viewer is.
+    /// Replaces the snapshot, all walkers' addresses and what the watched viewers have; `seen` says how a
+    /// viewer is. Limits that were asked for hold from now on.
     pub(crate) fn refresh(
         &self,
         snapshot: Snapshot,
+        addresses: Vec<Option<Address>>,
         mut heard: BTreeMap<u32, Vec<(u32, Heard)>>,
         mut seen: impl FnMut(u32) -> Seen,
     ) {
         let mut shared = self.lock();
         let now = snapshot.now;
+        shared.addresses = addresses;
+        shared.heed();
         let Shared { viewers, limits, .. } = &mut *shared;
         for (walker, viewer) in viewers {
-            Seen { at: viewer.at, address: viewer.address, cells: viewer.cells } = seen(*walker);
+            Seen { at: viewer.at, cells: viewer.cells } = seen(*walker);
             for (other, mut one) in heard.remove(walker).unwrap_or_default() {
                 one.rate = viewer.heard.get(&other).map_or(0.0, |before| one.rate_after(before));
                 viewer.heard.insert(other, one);
@@ -213,6 +262,7 @@ impl Drop for Watch {
             viewer.watchers -= 1;
             if viewer.watchers == 0 {
                 shared.viewers.remove(&self.walker);
+                shared.own.remove(&self.walker);
             }
         }
     }
@@ -221,6 +271,8 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WALKERS: usize = 8;
 
     fn heard(millis: u64) -> Heard {
         let (received, age, level) = (Time::from_millis(millis), Duration::ZERO, Level(0));
@@ -232,7 +284,8 @@ mod tests {
         for at in millis {
             let arrived = BTreeMap::from([(watch.walker(), vec![(1, heard(*at))])]);
             let now = Time::from_millis(*at);
-            view.refresh(Snapshot { now, ..Snapshot::default() }, arrived, |_| Seen::default());
+            let snapshot = Snapshot { now, ..Snapshot::default() };
+            view.refresh(snapshot, vec![None; WALKERS], arrived, |_| Seen::default());
         }
         watch.viewer().heard.get(&1).map(|heard| heard.rate)
     }
@@ -258,7 +311,7 @@ mod tests {
         let look = |millis| {
             let now = Time::from_millis(millis);
             let snapshot = Snapshot { now, ..Snapshot::default() };
-            view.refresh(snapshot, BTreeMap::new(), |_| Seen::default());
+            view.refresh(snapshot, vec![None; WALKERS], BTreeMap::new(), |_| Seen::default());
             watch.viewer().heard.len()
         };
         heard_at(&view, &watch, &[0]);
@@ -268,21 +321,48 @@ mod tests {
         assert_eq!((look(4500), look(6100)), (1, 0));
     }
 
+    /// Who is limited to what, once the crowd has heard what was asked for.
+    fn heeded(view: &View) -> Vec<(u32, Option<u64>)> {
+        let addresses = vec![None; WALKERS];
+        view.refresh(Snapshot::default(), addresses, BTreeMap::new(), |_| Seen::default());
+        view.limits().iter().map(|limit| (limit.walker, limit.bits)).collect()
+    }
+
     #[test]
     fn a_limit_ends_in_two_steps() {
         let view = View::new();
+        assert!(!view.limit(7, Some(1000)), "nobody watches it");
         let watch = view.watch(7);
-        view.limit(7, None);
-        assert!(view.limits().is_empty(), "there was none");
-        view.limit(7, Some(1000));
+        assert!(view.limit(7, None));
+        assert!(heeded(&view).is_empty(), "there was none");
+        assert!(view.limit(7, Some(1000)));
+        assert_eq!(watch.limit(), None, "the crowd has not heard of it yet");
+        assert_eq!(heeded(&view), [(7, Some(1000))]);
         view.limit_ended(7);
-        assert_eq!((watch.limit(), view.limits().len()), (Some(1000), 1), "nobody ended it");
-        view.limit(7, None);
-        assert_eq!((watch.limit(), view.limits().len()), (None, 1), "what waits still comes");
-        view.limit_ended(7);
-        assert!(view.limits().is_empty());
-        assert_eq!(view.address_of(7), Some(None));
+        assert_eq!((watch.limit(), heeded(&view).len()), (Some(1000), 1), "nobody ended it");
         drop(watch);
-        assert_eq!(view.address_of(7), None, "nobody watches it");
+        assert_eq!(heeded(&view), [(7, None)], "what waits still comes");
+        view.limit_ended(7);
+        assert!(heeded(&view).is_empty());
+    }
+
+    #[test]
+    fn everyone_is_limited_and_a_viewer_to_something_else() {
+        let view = View::new();
+        let watch = view.watch(2);
+        view.limit_everyone(Some(1000));
+        view.limit(2, Some(400));
+        let limits = heeded(&view);
+        let expected =
+            (0..WALKERS as u32).map(|one| (one, Some(if one == 2 { 400 } else { 1000 })));
+        assert!(limits.iter().copied().eq(expected), "{limits:?}");
+        view.limit(2, None);
+        heeded(&view);
+        assert_eq!(watch.limit(), Some(1000), "what everyone has");
+        view.limit(2, Some(400));
+        view.limit_everyone(None);
+        assert!(heeded(&view).iter().all(|(_, bits)| bits.is_none()), "all are lifted");
+        (0..WALKERS as u32).for_each(|one| view.limit_ended(one));
+        assert!(heeded(&view).is_empty());
     }
 }

@@ -284,10 +284,12 @@ impl Oracle {
         }
     }
 
-    /// A participant's budget does not hold everything, so that the relay may leave this update out for it.
-    pub fn may_be_left_out(&mut self, participant: usize, update: u64) {
-        if let Some(update) = self.window.get_mut(update) {
-            update.receivers.of(participant as u32).lost = true;
+    /// The budgets of those who are limited do not hold everything, so that the relay may leave this update
+    /// out for them. To be said before anybody has received it.
+    pub fn may_be_left_out(&mut self, update: u64, is_limited: impl Fn(u32) -> bool) {
+        let Some(update) = self.window.get_mut(update) else { return };
+        for (who, receiver) in update.receivers.iter_mut() {
+            receiver.lost |= is_limited(who);
         }
     }
 

@@ -118,6 +118,10 @@ impl Receivers {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Receiver)> {
         self.0.iter().map(|(who, receiver)| (*who, receiver))
     }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Receiver)> {
+        self.0.iter_mut().map(|(who, receiver)| (*who, receiver))
+    }
 }
 
 impl Window {

@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
 pub mod chart;
+pub mod verdict;
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

@@ -3,6 +3,7 @@
 
 mod bed;
 mod load;
+mod verdict;
 
 use crate::Processors;
 use crate::noise::median;
@@ -11,6 +12,7 @@ use anyhow::{Context, ensure};
 use bed::{Bed, Side};
 use canopy_net::{KernelDrops, end_with_parent};
 use canopy_output::chart::{self, Chart, Curve, SeriesLabelPosition};
+use canopy_output::verdict::conclude;
 use canopy_output::{print_line, print_note};
 use clap::{Args, ValueEnum};
 pub use load::IsolationFlooder;
@@ -150,7 +152,7 @@ impl IsolationLab {
         } else {
             print_line(table(&rows, COLUMNS))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(conclude(&verdict::findings(&rows)))
     }
 
     fn row(&self, at: Shared, threads: u16, processors: &Processors) -> anyhow::Result<Row> {

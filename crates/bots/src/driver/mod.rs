@@ -269,8 +269,8 @@ impl<'a> Crowd<'a> {
                 overtaken: false,
             };
             let id = self.oracle.publish(now, publish);
-            for limited in &self.limited {
-                self.oracle.may_be_left_out(*limited as usize, id);
+            if !self.limited.is_empty() {
+                self.oracle.may_be_left_out(id, |who| self.limited.contains(&who));
             }
             // Nothing is lost on its way to the relay: what it does not forward is missing.
             self.oracle.read(now, publish.publisher, &[id]);
@@ -362,7 +362,6 @@ impl<'a> Crowd<'a> {
     fn refresh_view(&mut self, now: Time) {
         let Some(view) = &self.view else { return };
         self.watched = view.watched();
-        self.limited = view.limits().into_keys().collect();
         let avatars = self.walkers.iter().flatten();
         let avatars = avatars.filter_map(|walker| walker.at.map(|[x, y]| (walker.number, x, y)));
         let avatars = avatars.collect();
@@ -370,16 +369,18 @@ impl<'a> Crowd<'a> {
         let is_lost = |walker: &&Walker| walker.at.is_some() && !walker.is_connected();
         self.walkers.iter().flatten().filter(is_lost).for_each(|walker| lost[walker.relay] += 1);
         let snapshot = Snapshot { now, avatars, lost, totals: self.totals() };
+        let connected = |walker: &&Walker| walker.is_connected();
+        let address = |walker: &Option<Walker>| {
+            walker.as_ref().filter(connected).map(|walker| walker.session.address())
+        };
+        let addresses = self.walkers.iter().map(address).collect();
         let walkers = &self.walkers;
-        view.refresh(snapshot, std::mem::take(&mut self.heard), |number| {
-            match walkers.get(number as usize).and_then(Option::as_ref) {
-                Some(walker) => {
-                    let address = walker.is_connected().then(|| walker.session.address());
-                    Seen { at: walker.at, address, cells: walker.acknowledged() }
-                }
-                None => Seen::default(),
-            }
+        let seen = |walker: &Walker| Seen { at: walker.at, cells: walker.acknowledged() };
+        view.refresh(snapshot, addresses, std::mem::take(&mut self.heard), |number| {
+            let walker = walkers.get(number as usize).and_then(Option::as_ref);
+            walker.map(seen).unwrap_or_default()
         });
+        self.limited = view.limits().into_iter().map(|limit| limit.walker).collect();
     }
 
     fn totals(&self) -> Totals {

@@ -29,6 +29,8 @@ struct Frame {
     t: f64,
     avatars: Vec<(u32, f64, f64)>,
     viewer: Option<ViewerFrame>,
+    /// How many bits a second everyone is sent at most; null: everything.
+    everyone_bits: Option<u64>,
     crowd: Option<CrowdFrame>,
     /// The rates of all relays of a demo together.
     relay: Option<RelayRates>,
@@ -82,6 +84,8 @@ enum Pace {
     Late,
     /// Nobody would want to be there.
     Overloaded,
+    /// Everyone has a budget, so that what is far waits, and its age says nothing of the machine.
+    Thinned,
 }
 
 impl Pace {
@@ -130,6 +134,7 @@ impl Feed {
     fn frame(&mut self) -> Frame {
         let tick_ms = self.console.hello.tick_ms;
         let snapshot = self.console.crowd.as_ref().map(|view| view.snapshot());
+        let everyone_bits = self.console.crowd.as_ref().and_then(|view| view.limit_of_everyone());
         let relays = self.console.relays.as_ref();
         let look = relays.map(RelaysView::look);
         let lost = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.lost);
@@ -138,7 +143,10 @@ impl Feed {
         Frame {
             t: self.console.started.elapsed().as_secs_f64(),
             viewer: self.viewer(snapshot.as_ref()),
-            crowd: snapshot.as_ref().map(|snapshot| CrowdFrame::new(snapshot, tick_ms)),
+            everyone_bits,
+            crowd: snapshot
+                .as_ref()
+                .map(|snapshot| CrowdFrame::new(snapshot, tick_ms, everyone_bits)),
             avatars: snapshot.map(|snapshot| snapshot.avatars).unwrap_or_default(),
             relay: self.console.rates(look.as_ref()),
             links: self.console.links(look.as_ref()),
@@ -166,13 +174,13 @@ impl Feed {
 }
 
 impl CrowdFrame {
-    fn new(snapshot: &Snapshot, tick_ms: u64) -> CrowdFrame {
+    fn new(snapshot: &Snapshot, tick_ms: u64, everyone_bits: Option<u64>) -> CrowdFrame {
         let Totals { verdict, age_p50_us, age_p99_us } = snapshot.totals;
         let ms = |us: u64| us as f64 / 1000.0;
         let age_ms = AgeMs { p50: ms(age_p50_us), p99: ms(age_p99_us) };
         CrowdFrame {
             age_ms,
-            pace: Pace::of(age_ms, tick_ms),
+            pace: everyone_bits.map_or(Pace::of(age_ms, tick_ms), |_| Pace::Thinned),
             missing: verdict.missing,
             duplicates: verdict.duplicates,
             unexpected: verdict.unexpected,

@@ -1,5 +1,5 @@
 //! What the demo's page may do: cut and mend links, kill, revive and drain relays, move the world, and
-//! limit what a viewer is sent.
+//! limit what a viewer is sent, or everyone.
 
 use super::relays::{Deed, DemoRelays};
 use axum::Router;
@@ -18,35 +18,40 @@ type Demo = (Arc<DemoRelays>, Arc<View>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Deed(Deed),
-    /// A viewer is sent this many bits a second at most, or everything.
+    /// A viewer is sent this many bits a second at most, or what everyone is.
     Limit(u32, Option<u64>),
+    /// Everyone is sent this many bits a second at most, or everything.
+    LimitEveryone(Option<u64>),
 }
 
-/// Serves `POST /demo/{links|relays}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
+/// Serves `POST /demo/{links|relays}/{number}/{deed}` and `POST /demo/viewers/{number|all}/{bits|everything}`.
 pub(super) fn router(relays: Arc<DemoRelays>, view: Arc<View>) -> Router {
-    Router::new().route("/demo/{what}/{number}/{deed}", post(act)).with_state((relays, view))
+    Router::new().route("/demo/{what}/{which}/{deed}", post(act)).with_state((relays, view))
 }
 
 async fn act(
     State((relays, view)): State<Demo>,
     headers: HeaderMap,
-    Path((what, number, deed)): Path<(String, usize, String)>,
+    Path((what, which, deed)): Path<(String, String, String)>,
 ) -> Response {
     if !is_own_page(&headers) {
         let why = "only the demo's own page may do this\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }
-    let Some(deed) = parse(&what, number, &deed) else {
+    let Some(deed) = parse(&what, &which, &deed) else {
         return (StatusCode::NOT_FOUND, "there is no such deed\n").into_response();
     };
     let deed = match deed {
         Asked::Deed(deed) => deed,
-        Asked::Limit(walker, _) if view.address_of(walker).is_none() => {
+        Asked::Limit(walker, bits) => {
+            if view.limit(walker, bits) {
+                return StatusCode::NO_CONTENT.into_response();
+            }
             let why = "no page looks through that viewer\n";
             return (StatusCode::CONFLICT, why).into_response();
         }
-        Asked::Limit(walker, bits) => {
-            view.limit(walker, bits);
+        Asked::LimitEveryone(bits) => {
+            view.limit_everyone(bits);
             return StatusCode::NO_CONTENT.into_response();
         }
     };
@@ -56,19 +61,24 @@ async fn act(
     }
 }
 
-fn parse(what: &str, number: usize, deed: &str) -> Option<Asked> {
+fn parse(what: &str, which: &str, deed: &str) -> Option<Asked> {
     let deed = match (what, deed) {
-        ("links", "cut") => Deed::Cut(number.try_into().ok()?),
-        ("links", "mend") => Deed::Mend(number.try_into().ok()?),
-        ("relays", "kill") => Deed::Kill(number),
-        ("relays", "revive") => Deed::Revive(number),
-        ("relays", "drain") => Deed::Drain(number),
-        ("relays", "undrain") => Deed::Undrain(number),
-        ("relays", "root") => Deed::Move(number),
-        ("viewers", "everything") => return Some(Asked::Limit(number.try_into().ok()?, None)),
+        ("links", "cut") => Deed::Cut(which.parse().ok()?),
+        ("links", "mend") => Deed::Mend(which.parse().ok()?),
+        ("relays", "kill") => Deed::Kill(which.parse().ok()?),
+        ("relays", "revive") => Deed::Revive(which.parse().ok()?),
+        ("relays", "drain") => Deed::Drain(which.parse().ok()?),
+        ("relays", "undrain") => Deed::Undrain(which.parse().ok()?),
+        ("relays", "root") => Deed::Move(which.parse().ok()?),
         ("viewers", bits) => {
-            let bits = bits.parse().ok().filter(|bits| *bits > 0)?;
-            return Some(Asked::Limit(number.try_into().ok()?, Some(bits)));
+            let bits = match bits {
+                "everything" => None,
+                bits => Some(bits.parse().ok().filter(|bits| *bits > 0)?),
+            };
+            return Some(match which {
+                "all" => Asked::LimitEveryone(bits),
+                viewer => Asked::Limit(viewer.parse().ok()?, bits),
+            });
         }
         _ => return None,
     };
@@ -111,15 +121,20 @@ mod tests {
 
     #[test]
     fn deeds_are_named_by_their_path() {
-        assert_eq!(parse("links", 2, "cut"), Some(Asked::Deed(Deed::Cut(2))));
-        assert_eq!(parse("relays", 0, "revive"), Some(Asked::Deed(Deed::Revive(0))));
-        assert_eq!(parse("viewers", 7, "64000"), Some(Asked::Limit(7, Some(64_000))));
-        assert_eq!(parse("viewers", 7, "everything"), Some(Asked::Limit(7, None)));
+        assert_eq!(parse("links", "2", "cut"), Some(Asked::Deed(Deed::Cut(2))));
+        assert_eq!(parse("relays", "0", "revive"), Some(Asked::Deed(Deed::Revive(0))));
+        assert_eq!(parse("viewers", "7", "64000"), Some(Asked::Limit(7, Some(64_000))));
+        assert_eq!(parse("viewers", "7", "everything"), Some(Asked::Limit(7, None)));
         for nonsense in ["0", "-5", "much", ""] {
-            assert_eq!(parse("viewers", 7, nonsense), None, "{nonsense:?}");
+            assert_eq!(parse("viewers", "7", nonsense), None, "{nonsense:?}");
+            assert_eq!(parse("viewers", "all", nonsense), None, "{nonsense:?}");
         }
-        assert_eq!(parse("relays", 3, "drain"), Some(Asked::Deed(Deed::Drain(3))));
-        assert_eq!(parse("relays", 1, "root"), Some(Asked::Deed(Deed::Move(1))));
-        assert_eq!(parse("relays", 0, "cut"), None);
+        assert_eq!(parse("viewers", "all", "64000"), Some(Asked::LimitEveryone(Some(64_000))));
+        assert_eq!(parse("viewers", "all", "everything"), Some(Asked::LimitEveryone(None)));
+        assert_eq!(parse("viewers", "some", "64000"), None);
+        assert_eq!(parse("relays", "all", "kill"), None);
+        assert_eq!(parse("relays", "3", "drain"), Some(Asked::Deed(Deed::Drain(3))));
+        assert_eq!(parse("relays", "1", "root"), Some(Asked::Deed(Deed::Move(1))));
+        assert_eq!(parse("relays", "0", "cut"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Budgets of the demo's viewers: what a page asks for is told to the viewer's relay, again after it has
-//! joined anew, and taken back when no page looks through that viewer any more.
+//! Budgets of the demo's walkers: what a page asks for, for all of them or for the viewer that it looks through,
+//! is told to their relays, and told again after they have joined anew.
 
 use super::MEMBER;
 use super::relays::DemoRelays;
-use canopy_bots::View;
+use canopy_bots::{Limit, View};
 use canopy_plan::Rate;
 use canopy_relay::Budget;
 use canopy_wire::Address;
@@ -25,12 +25,12 @@ pub(super) struct Limits {
     told: BTreeMap<u32, Told>,
 }
 
-/// What a relay knows of a viewer.
+/// What a relay knows of a walker.
 #[derive(Default)]
 struct Told {
     /// How often it was looked at.
     looks: u32,
-    /// At which address the viewer has which limit.
+    /// At which address the walker has which limit.
     last: Option<(Address, Option<u64>)>,
     /// How often it was looked at since the limit ended.
     ended: u32,
@@ -56,38 +56,39 @@ impl Limits {
     }
 
     fn look(&mut self) {
-        for (walker, mut limit) in self.view.limits() {
-            let watched = self.view.address_of(walker);
-            if watched.is_none() && limit.is_some() {
-                limit = None;
-                self.view.limit(walker, None);
-            }
+        for Limit { walker, bits, address } in self.view.limits() {
             let told = self.told.entry(walker).or_default();
             told.looks += 1;
             if told.looks == 1 {
-                // The crowd hears first that updates may be left out.
+                // What is on its way when the crowd hears that updates may be left out still arrives.
                 continue;
             }
-            let address = watched.flatten().or(told.last.map(|(address, _)| address));
+            // Who has just left has no budget to change.
+            let address = address.or(told.last.map(|(address, _)| address));
+            // Not all in the same turn, where all have a budget.
+            let is_again = (told.looks + walker).is_multiple_of(TELL_EVERY);
             if let Some(address) = address
-                && (told.last != Some((address, limit)) || told.looks.is_multiple_of(TELL_EVERY))
+                && (told.last != Some((address, bits)) || is_again)
             {
-                // Who has just left has no budget to change.
-                let Rate { bits, packets } = MEMBER.receive;
-                let budget = Budget {
-                    up_packets: MEMBER.send.packets as u64,
-                    up_bits: MEMBER.send.bits as u64,
-                    down_packets: packets as u64,
-                    down_bits: limit.unwrap_or(bits as u64),
-                };
-                self.relays.set_budget(address, budget);
-                told.last = Some((address, limit));
+                self.relays.set_budget(address, budget(bits));
+                told.last = Some((address, bits));
             }
-            told.ended = if limit.is_none() { told.ended + 1 } else { 0 };
+            told.ended = if bits.is_none() { told.ended + 1 } else { 0 };
             if told.ended > LOOKS_AFTER {
                 self.view.limit_ended(walker);
                 self.told.remove(&walker);
             }
         }
+    }
+}
+
+/// What a walker may send, and be sent if that is limited to so many bits a second.
+fn budget(limit: Option<u64>) -> Budget {
+    let Rate { bits, packets } = MEMBER.receive;
+    Budget {
+        up_packets: MEMBER.send.packets as u64,
+        up_bits: MEMBER.send.bits as u64,
+        down_packets: packets as u64,
+        down_bits: limit.unwrap_or(bits as u64),
     }
 }

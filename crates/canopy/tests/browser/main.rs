@@ -256,7 +256,7 @@ fn who_comes_less_often_looks_like_it() {
         return;
     };
     // Where the slider stands at first.
-    let bits = (50_000.0 * 10_f64.powf(0.3)).round();
+    let bits = (50_000.0 * 10_f64.powf(0.5)).round();
     let others = (1..25).map(|other| {
         let (angle, away) = (f64::from(other) * 2.4, f64::from(other).sqrt() * 1.6);
         (other, 10.0 + away * angle.cos(), 10.0 + away * angle.sin(), away)
@@ -267,7 +267,7 @@ fn who_comes_less_often_looks_like_it() {
         (other, x - 0.3 / rate, y, 20, u8::from(away < 4.0), 500.0 / rate, rate)
     });
     let frame = serde_json::json!({
-        "avatars": avatars.collect::<Vec<_>>(), "crowd": null,
+        "avatars": avatars.collect::<Vec<_>>(), "crowd": null, "everyone_bits": bits as u64,
         "viewer": {
             "id": 0, "x": 10, "y": 10, "level": 1, "cells": [], "limit_bits": bits as u64,
             "received": received.collect::<Vec<_>>(),
@@ -279,9 +279,13 @@ fn who_comes_less_often_looks_like_it() {
         let profile = tempfile::tempdir().unwrap();
         let page = driver.browser(profile.path().to_str().unwrap(), 1280, 860).await;
         page.goto(&url).await.unwrap();
-        until(&page, "the switch", "return !!document.getElementById('budget-everything')").await;
-        set(&page, "budget-everything", "checked = false").await;
         until(&page, "frames", "return Number(document.body.dataset.frames) > 20").await;
+        let switch = "return !document.getElementById('budget-everything').checked";
+        until(&page, "the switch as the demo says", switch).await;
+        let falls = "const rates = [...document.querySelectorAll('#budget-rates > div')] \
+                     .map((band) => Number(band.dataset.value)); \
+                     return rates.length === 4 && rates.every((rate, at) => rate > 0 && !(rate >= rates[at - 1]))";
+        until(&page, "rates that fall with distance", falls).await;
         let says = "return document.getElementById('budget-text').textContent.includes('kbit/s')";
         until(&page, "what the budget is", says).await;
         keep_picture(&page, "console-rates").await;

@@ -44,17 +44,22 @@ impl Demo {
         self.post(deed, &format!("http://{}", self.console))
     }
 
-    /// Looks at the relays until they are as wanted.
-    fn until(&self, what: &str, is_so: impl Fn(&Value, &Value) -> bool) {
+    /// What pages are told for half a minute; of a page that looks through a walker, with what that receives.
+    fn frames(&self, viewer: Option<u32>) -> impl Iterator<Item = Value> {
         let mut stream = TcpStream::connect(self.console).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        write!(stream, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let query = viewer.map_or_else(String::new, |viewer| format!("?viewer={viewer}"));
+        write!(stream, "GET /events{query} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
-        let mut frames = lines
+        lines
             .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
             .filter(|frame| frame["net"].is_object())
-            .take(300);
-        let found = frames.find(|frame| is_so(&frame["net"], &frame["crowd"]));
+            .take(300)
+    }
+
+    /// Looks at the relays until they are as wanted.
+    fn until(&self, what: &str, is_so: impl Fn(&Value, &Value) -> bool) {
+        let found = self.frames(None).find(|frame| is_so(&frame["net"], &frame["crowd"]));
         assert!(found.is_some(), "never in 30 s: {what}");
     }
 }
@@ -147,4 +152,40 @@ fn the_world_moves_to_another_root() {
     demo.until("it is the root", |net, _| {
         net["relays"][next.get()]["root"] == true && is_whole(net, 5)
     });
+}
+
+/// Whom no page looks through has the budget, too: all deliveries together become fewer.
+#[test]
+fn everyone_is_sent_less_and_everything_again() {
+    let demo = Demo::start();
+    demo.until("everybody there", |net, _| all_up(net) && all_served(net) == Some(20));
+    let deliveries = |frame: &Value| frame["relay"]["deliveries_per_s"].as_f64().unwrap_or(0.0);
+    let mut frames = demo.frames(Some(3)).skip(30);
+    let full = frames.next().map(|frame| deliveries(&frame)).unwrap();
+    assert!(full > 100.0, "{full}");
+    assert_eq!(demo.act("viewers/some/8000"), 404);
+    assert_eq!(demo.act("viewers/all/0"), 404);
+    assert_eq!(demo.post("viewers/all/8000", "http://evil.example"), 403);
+    assert_eq!(demo.act("viewers/9/8000"), 409, "no page looks through that one");
+    assert_eq!(demo.act("viewers/all/8000"), 204);
+    let is_limited = |frame: &Value| {
+        frame["everyone_bits"] == 8000
+            && frame["viewer"]["limit_bits"] == 8000
+            && deliveries(frame) < full / 2.0
+    };
+    assert!(frames.any(|frame| is_limited(&frame)), "never less than half of {full} deliveries/s");
+    assert_eq!(demo.act("viewers/3/16000"), 204);
+    let is_apart =
+        |frame: &Value| frame["everyone_bits"] == 8000 && frame["viewer"]["limit_bits"] == 16_000;
+    assert!(frames.any(|frame| is_apart(&frame)), "one has a budget of its own");
+    drop(frames);
+    let other = demo.frames(Some(4)).any(|frame| frame["viewer"]["limit_bits"] == 8000);
+    assert!(other, "another has what everyone has");
+    let mut frames = demo.frames(Some(3));
+    assert_eq!(demo.act("viewers/all/everything"), 204);
+    let is_free = |frame: &Value| {
+        let bits = [&frame["everyone_bits"], &frame["viewer"]["limit_bits"]];
+        bits.iter().all(|bits| bits.is_null()) && deliveries(frame) > full * 0.7
+    };
+    assert!(frames.any(|frame| is_free(&frame)), "never {full} deliveries/s again");
 }

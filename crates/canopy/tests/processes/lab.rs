@@ -261,3 +261,79 @@ fn relays_and_routers_go_round_the_same_cut() {
     let picture = fs::read_to_string(folder.path().join("convergence.svg")).unwrap();
     assert!(picture.contains("OSPF and BFD"), "{picture}");
 }
+
+/// How fair a short run is on a busy machine is for nobody to promise; but its exit status has to be what its
+/// figures say.
+#[test]
+fn the_lab_of_degradation_ends_as_its_figures_say() {
+    for (flags, remedy) in [
+        (["--budgets", "0"], "100"),
+        (["--budgets", "ten"], "invalid"),
+        (["--viewers", "0"], "1..=1000"),
+        (["--colour", "red"], "--help"),
+    ] {
+        let refused = run(&[&["lab", "degrade"], &flags[..]].concat());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(remedy), "{flags:?}: {said}");
+    }
+    let words = ["lab", "degrade", "--viewers", "2", "--seconds", "3", "--budgets", "25", "--json"];
+    let output = run(&words);
+    let (text, said) =
+        [&output.stdout, &output.stderr].map(|of| String::from_utf8_lossy(of)).into();
+    let outcome: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}\n{said}"));
+    let rows = outcome["rows"].as_array().unwrap();
+    assert!(!rows.is_empty(), "{outcome}");
+    for field in ["budget", "distance_m", "demand_hz", "fair_hz", "delivered_hz", "longest_gap_ms"]
+    {
+        assert!(rows.iter().all(|row| row[field].is_number()), "{field}: {outcome}");
+    }
+    let summary = &outcome["summary"];
+    let number = |of: &serde_json::Value, field: &str| of[field].as_f64().unwrap();
+    let budgets = summary["budgets"].as_array().unwrap();
+    assert_eq!((budgets.len(), number(&budgets[0], "budget")), (1, 25.0), "{outcome}");
+    let is_good = number(summary, "jfi_weighted") >= 0.99
+        && number(summary, "utilisation") >= 0.97
+        && number(&budgets[0], "nearest_ten_age_p99_ms") <= 100.0
+        && number(summary, "longest_gap_ms") <= 2_200.0;
+    let status = match number(summary, "datagrams_lost") {
+        lost if lost > 0.0 => 3,
+        _ if is_good => 0,
+        _ => 1,
+    };
+    assert_eq!(output.status.code(), Some(status), "{outcome}\n{said}");
+    assert_eq!(
+        status == 0,
+        !said.contains("not as promised") && !said.contains("too busy"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_lab_of_isolation_ends_as_its_figures_say() {
+    let refused = run(&["lab", "isolation", "--at", "nowhere"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("possible values: input"), "{said}");
+    if let Err(error) = Namespace::new() {
+        println!("skipped: {error}");
+        return;
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: it needs two processors");
+        return;
+    }
+    let words = ["--rounds", "1", "--seconds", "1", "--threads", "1", "--at", "input", "--json"];
+    let output = run(&[&["lab", "isolation", "--flood-pps", "50000"], &words[..]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let outcome: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}\n{said}"));
+    let [row] = &outcome["rows"].as_array().unwrap()[..] else { panic!("{outcome}") };
+    let number = |field: &str| row[field].as_f64().unwrap_or_else(|| panic!("{field}: {outcome}"));
+    assert!(number("flood_pps_offered") > 0.0 && number("flood_pps_through") > 0.0, "{outcome}");
+    let is_good = number("victim_delivered") >= 0.999
+        && number("victim_age_p99_ms") <= 2.0 * number("quiet_age_p99_ms");
+    let code = output.status.code();
+    assert_eq!(code == Some(0), is_good, "{code:?}: {outcome}\n{said}");
+    assert!(is_good || [Some(1), Some(3)].contains(&code), "{code:?}: {outcome}\n{said}");
+}

@@ -8,7 +8,7 @@ pub use measure::ask_once;
 
 use crate::{ClientKey, ConnectError, Refusal, RelayKey};
 use canopy_channel::{Budget, Channel, ChannelError, Hello, Join};
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, Group};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
@@ -57,6 +57,9 @@ pub struct Place {
     pub comtrees: Vec<Comtree>,
     /// The address on each comtree, such as `1.64`.
     pub address: String,
+    /// The world's channels; see [`Place::channel`].
+    #[serde(default)]
+    pub channels: Vec<WorldChannel>,
     /// Whether the world has areas.
     #[serde(default)]
     pub areas: bool,
@@ -66,6 +69,33 @@ pub struct Place {
     /// How long the place is kept from the answer on, unless it is asked for again.
     #[serde(rename = "lease_ms", default = "default_lease", deserialize_with = "millis")]
     pub lease: Duration,
+}
+
+/// A channel of a world: groups, one after another, that have a name together.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorldChannel {
+    /// Its name.
+    pub name: String,
+    /// The number of its first group.
+    pub first: u32,
+    /// How many groups it has.
+    pub groups: u32,
+}
+
+impl WorldChannel {
+    /// One of its groups, counted from 0; nothing if it has fewer.
+    pub fn group(&self, number: u32) -> Option<Group> {
+        let number = (number < self.groups).then_some(number)?;
+        Group::try_from(self.first.checked_add(number)?).ok()
+    }
+}
+
+impl Place {
+    /// The world's channel of this name, if it has one.
+    pub fn channel(&self, name: &str) -> Option<&WorldChannel> {
+        self.channels.iter().find(|channel| channel.name == name)
+    }
 }
 
 /// A relay, as the controller names it.
@@ -99,6 +129,17 @@ pub enum JoinError {
     /// The controller does not let the client in.
     #[error("the controller refused: {0}")]
     Refused(Refusal),
+    /// The world has fewer comtrees than [`JoinBuilder::comtree`](crate::JoinBuilder::comtree) counts.
+    #[error(
+        "the world has no comtree {number}, counted from 0: it has {comtrees}; give a smaller number, or \
+         create the world with more comtrees"
+    )]
+    NoSuchComtree {
+        /// What was asked for.
+        number: usize,
+        /// How many there are.
+        comtrees: usize,
+    },
     /// The relay that the controller named did not take the client.
     #[error(transparent)]
     Relay(#[from] ConnectError),
@@ -282,12 +323,17 @@ mod tests {
         });
         let place = serde_json::json!({
             "world": "lobby", "address": "1.64", "relay": relay, "second": relay, "token": "t",
-            "comtrees": [3, 4], "channels": [], "until": "2026-11-21T20:00:00Z", "lease_ms": 45_000,
+            "comtrees": [3, 4], "until": "2026-11-21T20:00:00Z", "lease_ms": 45_000,
+            "channels": [{ "name": "chat", "first": 64, "groups": 2 }],
         });
         let (place, hello) = asked(Reply::Done(place)).await;
         let place = place.unwrap();
         assert_eq!((place.relay.name.as_str(), place.token.as_str()), ("eu-1", "t"));
         assert_eq!(place.comtrees, [Comtree(3), Comtree(4)]);
+        let chat = place.channel("chat").unwrap();
+        let groups = [0, 1, 2, u32::MAX].map(|number| chat.group(number));
+        assert_eq!(groups, [Some(Group::new(64)), Some(Group::new(65)), None, None]);
+        assert_eq!(place.channel("voice"), None);
         assert_eq!(place.lease, Duration::from_secs(45));
         assert_eq!(place.second, Some(place.relay));
         let Hello::Join(join) = hello else { panic!("{hello:?}") };

@@ -3,7 +3,7 @@
 use super::JoinBuilder;
 use crate::ask::{JoinError, Nearness, Place};
 use crate::keep::{Apart, Entered, Kept};
-use crate::{ClientKey, ConnectError, PollClient};
+use crate::{ClientKey, PollClient};
 use canopy_net::{Clock, Waker, wait_any_readable};
 use canopy_wire::Time;
 use std::fmt;
@@ -66,7 +66,7 @@ impl Joining {
             State::Asking(apart, entered) => match entered.try_recv() {
                 Ok(Ok((place, measured))) => match self.connect(apart, place, measured) {
                     Ok(client) => (State::Connecting(Box::new(client)), None),
-                    Err(error) => (State::Over, Some(Err(error.into()))),
+                    Err(error) => (State::Over, Some(Err(error))),
                 },
                 Ok(Err(error)) => (State::Over, Some(Err(error))),
                 Err(TryRecvError::Empty) if self.clock.now() < self.until => {
@@ -99,9 +99,10 @@ impl Joining {
         apart: Apart,
         place: Place,
         measured: Vec<Nearness>,
-    ) -> Result<PollClient, ConnectError> {
+    ) -> Result<PollClient, JoinError> {
         let found = Ok(vec![place.relay.address]);
-        let (member, _) = self.builder.client(&place, &self.key).member(self.clock, found)?;
+        let builder = self.builder.client(&place, &self.key).inspect_err(|_| apart.leave())?;
+        let (member, _) = builder.member(self.clock, found)?;
         let keeper = self.builder.keeper(self.clock.now(), place, measured);
         let mut client = PollClient::new(member, self.clock, self.waker.clone());
         client.keep(Kept { keeper, apart });

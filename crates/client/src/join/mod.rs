@@ -49,14 +49,16 @@
 mod joining;
 mod task;
 
-pub use crate::ask::{Ask, JoinBudget, JoinError, Nearness, Place, RelayPlace, ask_once};
+pub use crate::ask::{
+    Ask, JoinBudget, JoinError, Nearness, Place, RelayPlace, WorldChannel, ask_once,
+};
 pub use joining::Joining;
 
 use crate::keep::{Asker, Chance, Keeper};
 
 use crate::{Client, ClientBuilder, ClientKey, ConnectError, PollClient, RelayKey};
 use canopy_net::Clock;
-use canopy_wire::{Comtree, Time};
+use canopy_wire::Time;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +93,7 @@ const DEFAULT_MEASURE: Duration = Duration::from_millis(300);
 pub struct JoinBuilder {
     ask: Ask,
     is_let_in: bool,
+    comtree: usize,
     key: Option<ClientKey>,
     measure: Duration,
     timeout: Duration,
@@ -126,6 +129,7 @@ impl JoinBuilder {
         JoinBuilder {
             ask: Ask::new(controller, key, world),
             is_let_in: false,
+            comtree: 0,
             key: None,
             measure: DEFAULT_MEASURE,
             timeout: DEFAULT_TIMEOUT,
@@ -146,6 +150,12 @@ impl JoinBuilder {
     pub fn let_in(mut self, token: impl ToString) -> JoinBuilder {
         self.ask.credential = Some(token.to_string());
         JoinBuilder { is_let_in: true, ..self }
+    }
+
+    /// Which of the world's comtrees to join, counted from 0 in the order that `canopy world show` lists them
+    /// in; the first unless set. A client is on one of them. Another client, with a key of its own, can be on another.
+    pub fn comtree(self, number: usize) -> JoinBuilder {
+        JoinBuilder { comtree: number, ..self }
     }
 
     /// The client's own key; a new one unless set.
@@ -190,7 +200,14 @@ impl JoinBuilder {
         let entered = timeout_at(until, asker.enter()).await;
         let (place, measured) = entered.unwrap_or_else(|_elapsed| Err(self.late()))?;
         let (clock, relay) = (Clock::start(), place.relay.address);
-        let (client, shared) = self.client(&place, &key).start(clock, Ok(vec![relay]))?;
+        let builder = match self.client(&place, &key) {
+            Ok(builder) => builder,
+            Err(error) => {
+                let _ = timeout_at(until, asker.give_up()).await;
+                return Err(error);
+            }
+        };
+        let (client, shared) = builder.start(clock, Ok(vec![relay]))?;
         let keeper = self.keeper(clock.now(), place, measured);
         shared.has_place.send_replace(true);
         tokio::spawn(Keeping { shared: Arc::clone(&shared), keeper, asker }.run());
@@ -233,18 +250,20 @@ impl JoinBuilder {
     }
 
     /// How to join the relay of a place.
-    fn client(&self, place: &Place, key: &ClientKey) -> ClientBuilder {
+    ///
+    /// # Errors
+    /// The world has no such comtree.
+    fn client(&self, place: &Place, key: &ClientKey) -> Result<ClientBuilder, JoinError> {
+        let (number, comtrees) = (self.comtree, place.comtrees.len());
+        let comtree = place.comtrees.get(number).copied();
+        let comtree = comtree.ok_or(JoinError::NoSuchComtree { number, comtrees })?;
         let builder = ClientBuilder::new(place.relay.address.to_string());
         let builder = match self.receive_queue {
             Some(updates) => builder.receive_queue(updates),
             None => builder,
         };
-        builder
-            .relay_key(place.relay.key)
-            .key(key.clone())
-            .token(&place.token)
-            .comtree(place.comtrees.first().copied().unwrap_or(Comtree(1)))
-            .kept()
+        let builder = builder.relay_key(place.relay.key).key(key.clone());
+        Ok(builder.token(&place.token).comtree(comtree).kept())
     }
 
     /// The controller has not answered in time.

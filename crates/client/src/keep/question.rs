@@ -71,6 +71,12 @@ impl Asker {
         Ok((self.note(place)?, measured))
     }
 
+    /// Gives back what was entered and cannot be used.
+    pub(crate) async fn give_up(&self) {
+        // If the controller does not hear of it, the lease ends.
+        let _ = self.ask().leave(&self.key).await;
+    }
+
     /// Asks a question. It waits no longer than the controller may.
     pub(crate) async fn answer(&mut self, question: Question) -> Answer {
         match question {
@@ -89,7 +95,7 @@ impl Asker {
                 Answer::Done
             }
             Question::Leave => {
-                let _ = self.ask().leave(&self.key).await;
+                self.give_up().await;
                 Answer::Left
             }
         }

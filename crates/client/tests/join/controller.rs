@@ -108,7 +108,7 @@ pub(crate) fn start_relay() -> Relay {
     Relay::start(NodeConfig { identity: Some(relay_identity()), ..settings(1) })
 }
 
-fn relay_identity() -> Identity {
+pub(crate) fn relay_identity() -> Identity {
     Identity::new([3; 32])
 }
 

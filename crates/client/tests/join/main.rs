@@ -2,6 +2,7 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod comtrees;
 mod controller;
 mod polled;
 

@@ -2,6 +2,7 @@
 
 mod bed;
 mod pictures;
+mod verdict;
 mod words;
 
 use super::files::COMTREE;
@@ -15,6 +16,7 @@ use canopy_bots::degrade::{
 };
 use canopy_bots::{Generated, Trace};
 use canopy_client::weight_at;
+use canopy_output::verdict::conclude;
 use canopy_wire::Comtree;
 use clap::Args;
 use serde::Serialize;
@@ -98,12 +100,8 @@ impl DegradeCommand {
         } else {
             print_line(words::table(&measured))?;
         }
-        if measured.summary.datagrams_lost > 0 {
-            print_note(
-                "the kernel dropped datagrams before the viewers: this machine was too busy",
-            );
-        }
-        Ok(ExitCode::SUCCESS)
+        let tick_ms = TICK.as_secs_f64() * 1000.0;
+        Ok(conclude(&verdict::findings(&measured.summary, tick_ms, self.bottleneck)))
     }
 
     fn trace(&self) -> anyhow::Result<Trace> {

@@ -98,6 +98,7 @@ fn place(world: &World, relay: usize, address: &str, drains: bool) -> Place {
         token: String::new(),
         comtrees: vec![COMTREE],
         address: address.to_owned(),
+        channels: Vec::new(),
         areas: false,
         drains,
         lease: LEASE,
