@@ -42,6 +42,10 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// Trees are looked for so often that go round relays which drain.
 const MOVES: Duration = Duration::from_secs(5);
 
+/// After a better tree was looked for, it is for so long not for another comtree: relays and participants are
+/// heard in between.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// When a controller starts, relays have so long to connect again before the usual silence counts:
 /// they know nothing of its start, and pause between their calls.
 const RETURN: Duration = Duration::from_secs(5);
@@ -76,6 +80,8 @@ pub struct Controller {
     events: VecDeque<Event>,
     next_review: Time,
     next_moves: Time,
+    /// When a better tree is looked for next.
+    next_better: Time,
     /// Who leads through the areas of a world.
     guides: BTreeMap<WorldId, Guide>,
     next_areas: Time,
@@ -132,6 +138,7 @@ impl Controller {
             events: VecDeque::new(),
             next_review: now,
             next_moves: now,
+            next_better: now,
             guides: areas::load(now, &state, storage)?,
             next_areas: now,
             measuring: Measuring::default(),
