@@ -4,8 +4,8 @@ use canopy_control::signal::Role;
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
     Admission, Applying, Controller, Core, Downlink, Enter, Entry, Event, Explanation, Item,
-    ItemKey, LinkId, LinkReport, Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide,
-    RelayState, Retry, Settings, TreeAsk, WorldChanges,
+    ItemKey, LinkId, LinkReport, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId,
+    RelaySide, RelayState, Retry, Settings, TreeAsk, WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -36,6 +36,19 @@ fn world() -> Name {
     Name::new("w").unwrap()
 }
 
+fn new_world(name: Name) -> NewWorld {
+    NewWorld {
+        name,
+        comtrees: 1,
+        channels: Vec::new(),
+        levels: 1,
+        mode: Mode::Periodic(50),
+        downlink: Downlink::Member,
+        default: limits(1000, 1000),
+        core: Core::Center,
+    }
+}
+
 impl Bed {
     /// Relays r0, r1, … with this uplink, joined by these links of 1 Mbit/s and so many microseconds.
     fn new(relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
@@ -62,17 +75,7 @@ impl Bed {
             let ends = [relays[*from].0, relays[*to].0];
             controller.add_link(ends, rate(1_000_000), *delay).unwrap();
         }
-        let new = NewWorld {
-            name: world(),
-            comtrees: 1,
-            channels: Vec::new(),
-            levels: 1,
-            mode: Mode::Periodic(50),
-            downlink: Downlink::Member,
-            default: limits(1000, 1000),
-            core: Core::Center,
-        };
-        controller.create_world(new).unwrap();
+        controller.create_world(new_world(world())).unwrap();
         let connected = relays.len();
         let mut bed =
             Bed { controller, storage, relays, now, connected, sent_away: 0, stays_put: false };
@@ -177,6 +180,44 @@ fn a_refusal_names_what_is_full_what_was_asked_and_what_is_free() {
     assert!(refusal.starts_with("the places of r0: 1 places more is asked for, 0 places is free"));
     let nobody = bed.enter(6, &[], limits(1, 1)).unwrap_err().to_string();
     assert!(nobody.contains("measure others"), "{nobody}");
+}
+
+#[test]
+fn who_asks_again_and_again_where_there_is_no_room_is_told_of_once_a_second_with_a_count() {
+    let mut bed = Bed::new(2, 1_000_000, &[(0, 1, 1000)]);
+    let not_let_in = |bed: &mut Bed| {
+        let told = |event| match event {
+            Event::NotLetIn { why, times, .. } => Some((why.to_string(), times)),
+            _ => None,
+        };
+        (0..3).flat_map(|_| bed.exchange()).filter_map(told).collect::<Vec<_>>()
+    };
+    for number in 0..1_000_u32 {
+        let at = usize::from(number == 500);
+        bed.enter(number as u8, &[at], limits(1, 2_000_000 + number)).unwrap_err();
+    }
+    let told = not_let_in(&mut bed);
+    let [(first, 999), (second, 1)] = &told[..] else { panic!("{told:?}") };
+    assert!(first.starts_with("the uplink of r0, sending: 2000999 bit/s"), "the last: {first}");
+    assert!(second.starts_with("the uplink of r1, sending: 2000500 bit/s"), "{second}");
+    assert_eq!(not_let_in(&mut bed), [], "once");
+
+    // More worlds in one second than are told of, and who is kept out for another reason.
+    let barred = bed.enter(0, &[0], limits(1, 1)).unwrap();
+    let bar = Duration::from_secs(60);
+    bed.controller.kick(bed.now, barred.world, barred.address, bar).unwrap();
+    bed.enter(0, &[0], limits(1, 1)).unwrap_err();
+    for number in 0..70_u8 {
+        let name = Name::new(&format!("w{number}")).unwrap();
+        bed.controller.create_world(new_world(name.clone())).unwrap();
+        let measured = vec![(bed.relays[0].0, 1)];
+        let ask =
+            Enter { world: name, owner: [1; 16], limits: Some(limits(1, 2_000_000)), measured };
+        bed.controller.enter(bed.now, &ask).unwrap_err();
+    }
+    assert_eq!(not_let_in(&mut bed).len(), 64);
+    let NotLetIn { refusals, untold } = bed.controller.not_let_in();
+    assert_eq!((refusals, untold), (1_070, 6));
 }
 
 #[test]

@@ -183,6 +183,7 @@ impl Controller {
         if now >= self.next_better {
             self.look_for_better(now);
         }
+        self.tell_refusals(now);
         self.guide(now);
     }
 
@@ -208,7 +209,8 @@ impl Controller {
         let ends = self.state.ends.first().map(|(until, ..)| *until);
         let areas = (!self.guides.is_empty()).then_some(self.next_areas);
         let next = self.next_review.min(self.next_better);
-        silent.chain(calls).chain(ends).chain(areas).fold(next, Time::min)
+        let refusals = self.refusals.due();
+        silent.chain(calls).chain(ends).chain(areas).chain(refusals).fold(next, Time::min)
     }
 
     fn review(&mut self, now: Time) {
