@@ -8,6 +8,7 @@ const FOLDED = { admitted: "let in", left: "gone", refused: "refused" };
 const ROUTINE = new Set(["renewed"]); // every member's, every 20 seconds
 const WORDS = {
   refused: (e) => `${e.world}: ${e.address} was refused: ${e.why}`,
+  not_let_in: (e, times) => `${e.world}: not let in${times > 1 ? ` (${times} times)` : ""}: ${e.why}`,
   reshaped: (e) => `${e.world}: comtree ${e.comtree} has a new tree: ${e.why}`,
   broken: (e) => `${e.world}: no whole tree for comtree ${e.comtree}: ${e.why}`,
   areas_changed: (e) => `${e.world}: its areas change, step ${e.step}`,
@@ -21,7 +22,7 @@ const WORDS = {
   link_down: (e) => `link ${e.link} is down`,
   link_damped: (e) => `link ${e.link} fails again and again, and is left alone for a while`,
 };
-const BAD = new Set(["refused", "broken", "relay_lost", "link_down", "link_damped"]);
+const BAD = new Set(["refused", "not_let_in", "broken", "relay_lost", "link_down", "link_damped"]);
 
 export class Happenings {
   #list;
@@ -36,13 +37,22 @@ export class Happenings {
     for (const { ago_s, ...event } of events) {
       if (ROUTINE.has(event.event)) continue;
       const at = clock(ago_s ?? 0);
-      const last = this.#lines[0];
-      const isMore = event.event in FOLDED && last?.event.event === event.event && last.event.world === event.world;
-      if (isMore) Object.assign(last, { at, event, times: last.times + 1 });
-      else this.#lines.unshift({ at, event, times: 1 });
+      const times = event.times ?? 1;
+      this.#lines.unshift({ at, event, times: times + this.#takeBack(event) });
     }
     this.#lines.length = Math.min(this.#lines.length, MOST);
     if (events.length > 0) this.#show();
+  }
+
+  /** Takes a line out that is told with this event, and says how often it was so. */
+  #takeBack(event) {
+    const isPlace = event.event === "not_let_in";
+    if (!isPlace && !(event.event in FOLDED)) return 0;
+    // Where there is no room, somebody may ask all the time: one line for each place, wherever it stands by now.
+    const lines = isPlace ? this.#lines : this.#lines.slice(0, 1);
+    const fields = ["event", "world", "where"];
+    const found = lines.findIndex(({ event: of }) => fields.every((field) => of[field] === event[field]));
+    return found < 0 ? 0 : this.#lines.splice(found, 1)[0].times;
   }
 
   #show() {
@@ -62,7 +72,7 @@ function words(event, times) {
     const who = times === 1 ? event.address : plural(times, "member", "members");
     return `${event.world}: ${who} ${FOLDED[event.event]}${times > 1 && event.why ? `: ${event.why}` : ""}`;
   }
-  if (event.event in WORDS) return WORDS[event.event](event);
+  if (event.event in WORDS) return WORDS[event.event](event, times);
   const { event: name, ...fields } = event;
   const rest = Object.entries(fields).map(([field, value]) => `${field} ${JSON.stringify(value)}`);
   return [name.replaceAll("_", " "), ...rest].join(", ");

@@ -1,7 +1,8 @@
 //! What the controller tells, with names instead of numbers.
 
+use crate::problem::{Problem, Wrong};
 use crate::relays::name_of;
-use canopy_control::{Controller, Event, WorldId};
+use canopy_control::{Controller, Event, Refusal, WorldId};
 use canopy_wire::Comtree;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -32,6 +33,24 @@ pub enum EventView {
         address: String,
         /// Why.
         why: String,
+    },
+    /// Somebody was not let into a world, because a link, a relay or the world has no room.
+    NotLetIn {
+        /// The world's name.
+        world: String,
+        /// What has no room.
+        #[serde(rename = "where")]
+        place: String,
+        /// Why, the last time.
+        why: String,
+        /// What was asked for, the last time, where a link or relay has too little left.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asked: Option<String>,
+        /// What was free.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        free: Option<String>,
+        /// How often that was so within a second.
+        times: u64,
     },
     /// A member has left.
     Left {
@@ -170,6 +189,7 @@ impl EventView {
                 address: address.to_string(),
                 why: why.to_string(),
             },
+            Event::NotLetIn { world: id, why, times } => not_let_in(world(id), why, *times),
             Event::Left { world: id, address } => {
                 EventView::Left { world: world(id), address: address.to_string() }
             }
@@ -209,4 +229,9 @@ impl EventView {
             Event::WorldDeleted { name, .. } => EventView::WorldDeleted { world: name.to_string() },
         }
     }
+}
+
+fn not_let_in(world: String, why: &Refusal, times: u64) -> EventView {
+    let Wrong { what: why, place, asked, free, .. } = *Problem::from(why.clone()).error;
+    EventView::NotLetIn { world, place, why, asked, free, times }
 }

@@ -25,7 +25,7 @@ pub struct Joined {
     pub address: String,
     /// The relay that serves it.
     pub relay: RelayPlace,
-    /// The next nearest relay, to turn to if that one fails; nothing if there is no other.
+    /// The next nearest relay; nothing if there is no other. There is no place there yet, and the token does not count there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<RelayPlace>,
     /// The token that the relay asks for.

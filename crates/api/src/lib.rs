@@ -32,7 +32,9 @@ pub use members::{
 };
 pub use moves::{MoveAsk, MovePlanView, MovePlans, PlannedHop, TreeMethod, move_world, plan_move};
 pub use overlay::{LinkOnMap, Overlay, OverlayAsk, WorldName, WorldOnMap, overlay};
-pub use overview::{AccountView, Accounts, Amount, Health, IgnoredWords, accounts, health};
+pub use overview::{
+    AccountView, Accounts, Amount, Health, IgnoredWords, RefusalCounts, accounts, health,
+};
 pub use problem::{Problem, Wrong};
 pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
 pub use worlds::{

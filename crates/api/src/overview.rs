@@ -1,7 +1,7 @@
 //! What is reserved and free, and how the controller stands.
 
 use crate::relays::name_of;
-use canopy_control::{Account, Controller, Ignored, MemberState};
+use canopy_control::{Account, Controller, Ignored, MemberState, NotLetIn};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -70,6 +70,18 @@ pub struct Health {
     /// What of relays' words about the ways between them counted for nothing.
     #[serde(default)]
     pub ignored: IgnoredWords,
+    /// How often somebody was not let in for want of room.
+    #[serde(default)]
+    pub not_let_in: RefusalCounts,
+}
+
+/// How often somebody was not let in because a link, a relay or a world had no room, since the controller started.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+pub struct RefusalCounts {
+    /// All in all.
+    pub refusals: u64,
+    /// How many of these no event has told of, as there were too many worlds and places in one second.
+    pub untold: u64,
 }
 
 /// How often something that relays have said of the ways between them counted for nothing, and why.
@@ -116,6 +128,7 @@ pub fn accounts(controller: &Controller) -> Accounts {
 pub fn health(controller: &Controller) -> Health {
     let members = controller.members();
     let Ignored { unreadable, late, unasked, unbelievable } = controller.ignored();
+    let NotLetIn { refusals, untold } = controller.not_let_in();
     Health {
         status: "ok".to_owned(),
         life: controller.life(),
@@ -124,5 +137,6 @@ pub fn health(controller: &Controller) -> Health {
         worlds: controller.worlds().count(),
         members: members.filter(|member| member.state != MemberState::Resting).count(),
         ignored: IgnoredWords { unreadable, late, unasked, unbelievable },
+        not_let_in: RefusalCounts { refusals, untold },
     }
 }

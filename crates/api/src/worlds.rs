@@ -146,6 +146,9 @@ pub struct ComtreeView {
     pub cost: f64,
     /// Why it has this tree.
     pub why: String,
+    /// Why it kept that when a better one was looked for last, if it has not changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
     /// Why it has no tree that is whole, if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
@@ -331,9 +334,10 @@ fn view(controller: &Controller, world: &World) -> WorldView {
 
 pub(crate) fn comtree_view(controller: &Controller, comtree: Comtree) -> ComtreeView {
     let name = |id| crate::relays::name_of(controller, id);
-    let Some(Explanation { relays, cost, why, broken, .. }) = controller.explain(comtree) else {
+    let Some(Explanation { relays, cost, why, kept, broken, .. }) = controller.explain(comtree)
+    else {
         let (tree, why) = (Vec::new(), String::new());
-        return ComtreeView { id: comtree.0, tree, cost: 0.0, why, broken: None };
+        return ComtreeView { id: comtree.0, tree, cost: 0.0, why, kept: None, broken: None };
     };
     let share = |of: &LinkOnTree| LinkShare {
         delay_us: of.delay_us,
@@ -354,7 +358,8 @@ pub(crate) fn comtree_view(controller: &Controller, comtree: Comtree) -> Comtree
         peers: at.peers.iter().map(peer).collect(),
         outside: at.outside.clone(),
     };
-    ComtreeView { id: comtree.0, tree: relays.iter().map(hop).collect(), cost, why, broken }
+    let tree = relays.iter().map(hop).collect();
+    ComtreeView { id: comtree.0, tree, cost, why, kept, broken }
 }
 
 impl From<&Channel> for ChannelView {

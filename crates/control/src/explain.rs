@@ -23,6 +23,8 @@ pub struct Explanation {
     pub cost: f64,
     /// Why it has this tree.
     pub why: String,
+    /// Why it kept that when a better one was looked for last, if it has not changed since.
+    pub kept: Option<String>,
     /// What it lacks, if no tree that is whole can be had.
     pub broken: Option<String>,
 }
@@ -102,6 +104,7 @@ impl State {
             // A sum of nothing is minus zero.
             cost: self.cost_of(comtree) + 0.0,
             why: running.why.clone(),
+            kept: running.kept.clone(),
             broken: running.broken.clone(),
         })
     }

@@ -52,7 +52,7 @@ mod worlds;
 
 pub use admission::{Admission, Enter};
 pub use codec::CodecError;
-pub use controller::{Controller, NewAreas, TreeOnTheWay};
+pub use controller::{Controller, NewAreas, NotLetIn, TreeOnTheWay};
 pub use error::{LoadError, Refusal};
 pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};

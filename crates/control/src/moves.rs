@@ -263,6 +263,7 @@ impl State {
             running.shape = Some(last);
         }
         running.why.clone_from(&moving.why);
+        (running.kept, running.rests_since, running.ended_moves) = (None, None, 0);
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.renew_standbys(comtree);
@@ -286,6 +287,8 @@ impl State {
         let step = moving.step.map(Step::given_up);
         running.undone = step.clone().or(moving.passed);
         running.why = format!("a move ended before its end: {reason}");
+        (running.kept, running.rests_since) = (None, None);
+        running.ended_moves = running.ended_moves.saturating_add(1);
         let why = running.why.clone();
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);

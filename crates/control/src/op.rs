@@ -36,6 +36,15 @@ pub enum Event {
         /// Why.
         why: Refusal,
     },
+    /// Somebody was not let into a world, because a link, a relay or the world has no room. Nothing was reserved.
+    NotLetIn {
+        /// The world.
+        world: WorldId,
+        /// Why, the last time.
+        why: Refusal,
+        /// How often that was so within a second at the same place.
+        times: u64,
+    },
     /// A member has left, and nothing is reserved for it any more.
     Left {
         /// The world.

@@ -238,6 +238,7 @@ impl State {
         running.undone = step.clone().or(running.step_on_relays());
         running.moving = None;
         running.why = why;
+        running.kept = None;
         running.broken = None;
         let is_detour = old.is_none_or(|old| running.is_detour_of(&old));
         self.renew_standbys(comtree);

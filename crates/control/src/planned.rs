@@ -10,7 +10,7 @@ use crate::shape::Shape;
 use crate::state::State;
 use crate::steps::same_tree;
 use canopy_plan::Method;
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, Time};
 
 /// What a move of a comtree does.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,12 +31,28 @@ pub struct MovePlan {
 impl State {
     /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
     pub(crate) fn improve(&mut self, op: &mut Op, comtree: Comtree) -> String {
-        let verdict =
-            self.try_to_improve(op, comtree).unwrap_or_else(|why| format!("it stays: {why}"));
+        let result = self.try_to_improve(op, comtree).map_err(|why| format!("it stays: {why}"));
         if let Some(running) = self.comtrees.get_mut(&comtree) {
-            running.why.clone_from(&verdict);
+            running.kept = result.as_ref().err().cloned();
+            if let Ok(why) = &result {
+                running.why.clone_from(why);
+            }
         }
-        verdict
+        result.unwrap_or_else(|why| why)
+    }
+
+    /// Does that for the comtree which has been due for the longest time. Returns whether one was due.
+    pub(crate) fn improve_next(&mut self, op: &mut Op, now: Time) -> bool {
+        let period = self.settings.improve;
+        let due = self.comtrees.iter_mut().filter_map(|(comtree, running)| {
+            running.is_due_since(now, period).map(|since| (since, *comtree))
+        });
+        let Some((_, comtree)) = due.min() else { return false };
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.rests_since = Some(now);
+        }
+        self.improve(op, comtree);
+        true
     }
 
     fn try_to_improve(&mut self, op: &mut Op, comtree: Comtree) -> Result<String, String> {

@@ -211,6 +211,9 @@ impl State {
     /// comtree that is on its way to another tree stays with the one in force, if that is whole.
     pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
         let reason = "a link or relay of its tree failed";
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.rests_since = None;
+        }
         if self.is_moving(comtree) {
             self.end_move(op, comtree, reason);
             let running = self.comtrees.get(&comtree);

@@ -10,7 +10,11 @@ use crate::signal::{Branch, Role};
 use crate::steps::{Way, same_tree};
 use canopy_plan::Rate;
 use canopy_wire::Time;
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How often the rest before a better tree is looked for is doubled at most.
+const MOST_DOUBLED: u32 = 5;
 
 /// A comtree as it runs.
 #[derive(Clone, Debug)]
@@ -34,6 +38,13 @@ pub(crate) struct Running {
     pub(crate) no_next_peers: BTreeSet<RelayId>,
     /// Why it has the tree that it has.
     pub(crate) why: String,
+    /// Why it kept that when a better one was looked for last.
+    pub(crate) kept: Option<String>,
+    /// When it was seen first with this tree, or a better one was looked for last. Nothing since it was moved or
+    /// repaired.
+    pub(crate) rests_since: Option<Time>,
+    /// How many of its moves have ended before their end since one did not.
+    pub(crate) ended_moves: u32,
     /// Why it has no tree that is whole, if it has none.
     pub(crate) broken: Option<String>,
 }
@@ -95,6 +106,19 @@ impl Running {
     /// Whether it may be moved to another tree now.
     pub(crate) fn may_move(&self) -> bool {
         self.moving.is_none() && self.undone.is_none() && self.broken.is_none()
+    }
+
+    /// Whether nothing of it changes, nor does any relay have yet to take what has changed.
+    fn is_settled(&self) -> bool {
+        self.may_move() && self.overlap.is_none() && self.shape.is_some()
+    }
+
+    /// Since when a better tree may be looked for, if that is so now. It rests for this long before, and longer if
+    /// its moves do not get to their end.
+    pub(crate) fn is_due_since(&mut self, now: Time, period: Duration) -> Option<Time> {
+        let since = *self.rests_since.get_or_insert(now);
+        let due = since + period * (1 << self.ended_moves.min(MOST_DOUBLED));
+        (self.is_settled() && due <= now).then_some(due)
     }
 
     /// By link and the relay that sends: the relay that receives, and the most that one of the trees

@@ -19,6 +19,9 @@ pub struct Settings {
     pub half_life: Duration,
     /// A better tree is taken only if it costs less by this share.
     pub least_gain: f64,
+    /// A better tree is looked for once a comtree has kept the one that it has for so long, and then as often;
+    /// never if it is 0.
+    pub improve: Duration,
     /// How many links the controller proposes for a relay at most; none if it is 0.
     pub degree: usize,
 }
@@ -33,6 +36,7 @@ impl Default for Settings {
             suspicion: Duration::from_millis(600),
             half_life: Duration::from_secs(15),
             least_gain: 0.15,
+            improve: Duration::from_secs(60),
             degree: 0,
         }
     }

@@ -131,6 +131,9 @@ impl State {
                 asked: TreeAsk::default(),
                 no_next_peers: BTreeSet::new(),
                 why: "it has no members yet".to_owned(),
+                kept: None,
+                rests_since: None,
+                ended_moves: 0,
                 broken: None,
             });
         }

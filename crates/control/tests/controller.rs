@@ -1,10 +1,11 @@
 //! The controller by its interface, with relays that answer at once.
 
+use canopy_control::signal::Role;
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
-    Admission, Controller, Core, Downlink, Enter, Entry, Event, ItemKey, LinkId, LinkReport, Mode,
-    Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk,
-    WorldChanges,
+    Admission, Applying, Controller, Core, Downlink, Enter, Entry, Event, Explanation, Item,
+    ItemKey, LinkId, LinkReport, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId,
+    RelaySide, RelayState, Retry, Settings, TreeAsk, WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -19,6 +20,8 @@ struct Bed {
     connected: usize,
     /// Members that relays sent away.
     sent_away: usize,
+    /// Whether relays refuse next parents.
+    stays_put: bool,
 }
 
 fn rate(bits: u32) -> Rate {
@@ -33,12 +36,28 @@ fn world() -> Name {
     Name::new("w").unwrap()
 }
 
+fn new_world(name: Name) -> NewWorld {
+    NewWorld {
+        name,
+        comtrees: 1,
+        channels: Vec::new(),
+        levels: 1,
+        mode: Mode::Periodic(50),
+        downlink: Downlink::Member,
+        default: limits(1000, 1000),
+        core: Core::Center,
+    }
+}
+
 impl Bed {
     /// Relays r0, r1, … with this uplink, joined by these links of 1 Mbit/s and so many microseconds.
     fn new(relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
+        Bed::with(Settings::default(), relays, uplink, links)
+    }
+
+    fn with(settings: Settings, relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
         let mut storage = MemoryStorage::default();
         let now = Time::from_millis(1000);
-        let settings = Settings::default();
         let mut controller =
             Controller::start(settings, Retry::default(), now, &mut storage).unwrap();
         let mut register = |number: u16| {
@@ -56,19 +75,10 @@ impl Bed {
             let ends = [relays[*from].0, relays[*to].0];
             controller.add_link(ends, rate(1_000_000), *delay).unwrap();
         }
-        let new = NewWorld {
-            name: world(),
-            comtrees: 1,
-            channels: Vec::new(),
-            levels: 1,
-            mode: Mode::Periodic(50),
-            downlink: Downlink::Member,
-            default: limits(1000, 1000),
-            core: Core::Center,
-        };
-        controller.create_world(new).unwrap();
+        controller.create_world(new_world(world())).unwrap();
         let connected = relays.len();
-        let mut bed = Bed { controller, storage, relays, now, connected, sent_away: 0 };
+        let mut bed =
+            Bed { controller, storage, relays, now, connected, sent_away: 0, stays_put: false };
         bed.exchange();
         bed
     }
@@ -95,7 +105,9 @@ impl Bed {
                     let is_member = matches!(applying.key(), ItemKey::Member(..));
                     self.sent_away += usize::from(is_member && applying.after.is_none());
                     let key = applying.key();
-                    side.applied(applying, Ok(()));
+                    let is_refused = self.stays_put && has_next_parent(&applying);
+                    let refused = Err("it takes no next parent".to_owned());
+                    side.applied(applying, if is_refused { refused } else { Ok(()) });
                     // A next parent is the way to the core at once, where there is one.
                     if let ItemKey::Comtree(comtree) = key {
                         side.set_succeeded(self.now, comtree);
@@ -134,6 +146,11 @@ impl Bed {
     }
 }
 
+fn has_next_parent(applying: &Applying) -> bool {
+    let Some(Item::Comtree { branches, .. }) = &applying.after else { return false };
+    branches.iter().any(|branch| branch.role == Role::NextParent)
+}
+
 #[test]
 fn the_nearest_relay_with_room_takes_whoever_enters() {
     let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000)]);
@@ -163,6 +180,44 @@ fn a_refusal_names_what_is_full_what_was_asked_and_what_is_free() {
     assert!(refusal.starts_with("the places of r0: 1 places more is asked for, 0 places is free"));
     let nobody = bed.enter(6, &[], limits(1, 1)).unwrap_err().to_string();
     assert!(nobody.contains("measure others"), "{nobody}");
+}
+
+#[test]
+fn who_asks_again_and_again_where_there_is_no_room_is_told_of_once_a_second_with_a_count() {
+    let mut bed = Bed::new(2, 1_000_000, &[(0, 1, 1000)]);
+    let not_let_in = |bed: &mut Bed| {
+        let told = |event| match event {
+            Event::NotLetIn { why, times, .. } => Some((why.to_string(), times)),
+            _ => None,
+        };
+        (0..3).flat_map(|_| bed.exchange()).filter_map(told).collect::<Vec<_>>()
+    };
+    for number in 0..1_000_u32 {
+        let at = usize::from(number == 500);
+        bed.enter(number as u8, &[at], limits(1, 2_000_000 + number)).unwrap_err();
+    }
+    let told = not_let_in(&mut bed);
+    let [(first, 999), (second, 1)] = &told[..] else { panic!("{told:?}") };
+    assert!(first.starts_with("the uplink of r0, sending: 2000999 bit/s"), "the last: {first}");
+    assert!(second.starts_with("the uplink of r1, sending: 2000500 bit/s"), "{second}");
+    assert_eq!(not_let_in(&mut bed), [], "once");
+
+    // More worlds in one second than are told of, and who is kept out for another reason.
+    let barred = bed.enter(0, &[0], limits(1, 1)).unwrap();
+    let bar = Duration::from_secs(60);
+    bed.controller.kick(bed.now, barred.world, barred.address, bar).unwrap();
+    bed.enter(0, &[0], limits(1, 1)).unwrap_err();
+    for number in 0..70_u8 {
+        let name = Name::new(&format!("w{number}")).unwrap();
+        bed.controller.create_world(new_world(name.clone())).unwrap();
+        let measured = vec![(bed.relays[0].0, 1)];
+        let ask =
+            Enter { world: name, owner: [1; 16], limits: Some(limits(1, 2_000_000)), measured };
+        bed.controller.enter(bed.now, &ask).unwrap_err();
+    }
+    assert_eq!(not_let_in(&mut bed).len(), 64);
+    let NotLetIn { refusals, untold } = bed.controller.not_let_in();
+    assert_eq!((refusals, untold), (1_070, 6));
 }
 
 #[test]
@@ -260,7 +315,102 @@ fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
     assert!(bed.controller.is_settled());
     let why = bed.controller.improve(comtree);
     assert!(why.starts_with("it stays: the best tree found costs 0 % less, 15 %"), "{why}");
-    assert_eq!(bed.controller.why(comtree).unwrap().0, why);
+    let explained = bed.controller.explain(comtree).unwrap();
+    assert_eq!(explained.kept, Some(why));
+    assert!(explained.why.starts_with("it was improved"), "what made the tree is said still");
+}
+
+/// A square of which link 2 has failed and is back, so that its tree has this link in the place of that.
+fn repaired(settings: Settings, other_way: u32) -> Bed {
+    let mut links = SQUARE;
+    links[3].2 = other_way;
+    let settings = Settings { lease: Duration::from_secs(3600), ..settings };
+    let mut bed = Bed::with(settings, 4, 10_000_000, &links);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    for up in [false, true] {
+        bed.set_link(2, [1, 2], up);
+        bed.exchange();
+    }
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    bed
+}
+
+impl Bed {
+    /// Why trees were reshaped within so long, and when, counted from now in half seconds.
+    fn reshaped_within(&mut self, time: Duration) -> Vec<(u32, String)> {
+        let looks = (time.as_millis() / 500) as u32;
+        let mut reshaped = Vec::new();
+        for look in 0..looks {
+            let why = |event| match event {
+                Event::Reshaped { why, .. } => Some((look, why)),
+                _ => None,
+            };
+            reshaped.extend(self.exchange().into_iter().filter_map(why));
+        }
+        reshaped
+    }
+
+    fn explain(&self) -> Explanation {
+        let comtree = self.controller.world(&world()).unwrap().comtrees[0];
+        self.controller.explain(comtree).unwrap()
+    }
+}
+
+#[test]
+fn a_comtree_returns_from_the_tree_of_a_repair_within_the_period_and_not_before() {
+    let mut bed = repaired(Settings::default(), 5_000);
+    let period = Settings::default().improve;
+    let reshaped = bed.reshaped_within(period - Duration::from_secs(3));
+    assert_eq!(reshaped, [], "it was repaired just before");
+    let reshaped = bed.reshaped_within(Duration::from_secs(5));
+    let [(_, why)] = &reshaped[..] else { panic!("{reshaped:?}") };
+    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
+    assert_eq!((bed.links_of_tree(), &bed.explain().why), (vec![1, 2, 3], why));
+    assert_eq!(bed.reshaped_within(3 * period), [], "there is nothing better");
+    let kept = bed.explain().kept.unwrap();
+    assert!(kept.starts_with("it stays: the best tree found costs 0 % less"), "{kept}");
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn a_gain_below_the_least_moves_nothing_and_no_period_looks_for_nothing() {
+    let period = Settings::default().improve;
+    let mut bed = repaired(Settings::default(), 1_300);
+    assert_eq!(bed.reshaped_within(2 * period), []);
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    let Explanation { why, kept, .. } = bed.explain();
+    assert_eq!(why, "a link or relay of its tree failed", "what made the tree is said still");
+    let kept = kept.unwrap();
+    let share = kept.strip_prefix("it stays: the best tree found costs ");
+    let share = share.and_then(|rest| rest.strip_suffix(" % less, 15 % are asked for"));
+    let share: f64 = share.unwrap_or_else(|| panic!("{kept}")).parse().unwrap();
+    assert!(share > 1.0 && share < 15.0, "{kept}");
+
+    let never = Settings { improve: Duration::ZERO, ..Settings::default() };
+    let mut bed = repaired(never, 5_000);
+    assert_eq!(bed.reshaped_within(2 * period), []);
+    assert_eq!((bed.links_of_tree(), bed.explain().kept), (vec![1, 3, 4], None));
+}
+
+#[test]
+fn a_comtree_whose_moves_end_before_their_end_waits_twice_as_long_each_time() {
+    let settings = Settings { improve: Duration::from_secs(5), ..Settings::default() };
+    let mut bed = repaired(settings, 5_000);
+    bed.stays_put = true;
+    let reshaped = bed.reshaped_within(Duration::from_secs(80));
+    let whys = reshaped.iter().all(|(_, why)| why.starts_with("a move ended before its end"));
+    assert!(whys && reshaped.len() == 4, "{reshaped:?}");
+    let waited: Vec<u32> = reshaped.windows(2).map(|two| two[1].0 - two[0].0).collect();
+    let are_doubled = waited.iter().zip([20, 40, 80]).all(|(at, of)| at.abs_diff(of) <= 4);
+    assert!(are_doubled, "{waited:?} half seconds");
+    bed.stays_put = false;
+    let reshaped = bed.reshaped_within(Duration::from_secs(85));
+    assert!(
+        matches!(&reshaped[..], [(_, why)] if why.starts_with("it was improved")),
+        "{reshaped:?}"
+    );
 }
 
 #[test]

@@ -219,8 +219,7 @@ async fn controller() -> anyhow::Result<Running> {
         issuer: SigningKey::from_seed(random()?),
         admits: Admits::Everybody,
         welcome: Welcome::All,
-        degree: DEGREE,
-        lease: Settings::default().lease,
+        settings: Settings { degree: DEGREE, ..Settings::default() },
     };
     Running::start(MemoryStorage::default(), channels, parts)
 }

@@ -94,6 +94,9 @@ pub(super) fn tree(text: &mut String, comtree: &ComtreeView, why: bool) {
         let cost = comtree.cost / 1e6;
         let _ = writeln!(text, "{:>10}  costs {cost:.3} Mbit/s · km; why: {}", "", comtree.why);
     }
+    if let Some(kept) = comtree.kept.as_ref().filter(|_| why) {
+        let _ = writeln!(text, "{:>10}  last look: {kept}", "");
+    }
     if let Some(broken) = &comtree.broken {
         let _ = writeln!(text, "{:>10}  broken: {broken}", "");
     }
@@ -185,6 +188,7 @@ mod tests {
                 tree: vec![hop("a", None), hop("b", Some("a"))],
                 cost: 2.5e6,
                 why: "it costs the least".to_owned(),
+                kept: Some("it stays: the best tree found costs 3 % less".to_owned()),
                 broken: Some("no link leads to c".to_owned()),
             }],
         }
@@ -206,6 +210,7 @@ mod tests {
             "16 a 2 yes - -",
             "b 2 no a 4 1.500 1.000 2.000 9.000 8.000",
             "costs 2.500 Mbit/s · km; why: it costs the least",
+            "last look: it stays: the best tree found costs 3 % less",
             "broken: no link leads to c",
         ] {
             let wanted: Vec<&str> = wanted.split(' ').collect();
@@ -213,7 +218,8 @@ mod tests {
         }
         let mut text = String::new();
         tree(&mut text, &world.comtrees[0], false);
-        assert!(!text.contains("why") && text.contains("broken"), "{text}");
+        assert!(!text.contains("why") && !text.contains("look"), "{text}");
+        assert!(text.contains("broken"), "{text}");
         assert!(table(&[]).contains("canopy world create"));
     }
 }

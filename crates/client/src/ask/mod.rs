@@ -47,7 +47,8 @@ pub struct Ask {
 pub struct Place {
     /// The relay that serves it.
     pub relay: RelayPlace,
-    /// The next nearest relay, where there is one.
+    /// The next nearest relay, where there is one: for who measures relays or asks for a place there. This place
+    /// is not there, and the token does not count there.
     #[serde(default)]
     pub second: Option<RelayPlace>,
     /// The token that the relay asks for.

@@ -1,6 +1,6 @@
 //! What relays say, and what time brings.
 
-use super::{Controller, MOVES, REVIEW};
+use super::{Controller, MOVES, PAUSE, REVIEW};
 use crate::agent::Settled;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
@@ -180,7 +180,22 @@ impl Controller {
         if now >= self.next_review {
             self.review(now);
         }
+        if now >= self.next_better {
+            self.look_for_better(now);
+        }
+        self.tell_refusals(now);
         self.guide(now);
+    }
+
+    /// Looks for a better tree for one comtree, if that is due for any.
+    fn look_for_better(&mut self, now: Time) {
+        let mut op = Op::default();
+        let is_on = !self.state.settings.improve.is_zero();
+        let has_looked = is_on && self.state.improve_next(&mut op, now);
+        self.next_better = now + if has_looked { PAUSE } else { REVIEW };
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
     }
 
     /// When it wants to know the time next.
@@ -193,7 +208,9 @@ impl Controller {
         let calls = self.agents.values().filter_map(|agent| agent.poll_timeout(now));
         let ends = self.state.ends.first().map(|(until, ..)| *until);
         let areas = (!self.guides.is_empty()).then_some(self.next_areas);
-        silent.chain(calls).chain(ends).chain(areas).fold(self.next_review, Time::min)
+        let next = self.next_review.min(self.next_better);
+        let refusals = self.refusals.due();
+        silent.chain(calls).chain(ends).chain(areas).chain(refusals).fold(next, Time::min)
     }
 
     fn review(&mut self, now: Time) {

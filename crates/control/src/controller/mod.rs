@@ -1,16 +1,19 @@
 //! The controller: what it is asked (here), what relays say (`heard`) or say no more
-//! (`silent`), what they measure and which links are proposed for that (`measuring`), what is committed
-//! and told to relays then (`commits`), what it knows (`known`), and the areas of worlds (`areas`).
+//! (`silent`), who was not let in (`not_let_in`), what relays measure and which links are proposed for that
+//! (`measuring`), what is committed and told to relays then (`commits`), what it knows (`known`), and the
+//! areas of worlds (`areas`).
 
 mod areas;
 mod commits;
 mod heard;
 mod known;
 mod measuring;
+mod not_let_in;
 mod silent;
 
 pub use areas::NewAreas;
 pub use known::TreeOnTheWay;
+pub use not_let_in::NotLetIn;
 
 use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
@@ -33,6 +36,7 @@ use canopy_areas::Guide;
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
 use core::time::Duration;
+use not_let_in::Refusals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Where the number of the controller's life is.
@@ -41,6 +45,10 @@ const LIFE: &[u8] = b"life";
 const REVIEW: Duration = Duration::from_secs(1);
 /// Trees are looked for so often that go round relays which drain.
 const MOVES: Duration = Duration::from_secs(5);
+
+/// After a better tree was looked for, it is for so long not for another comtree: relays and participants are
+/// heard in between.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// When a controller starts, relays have so long to connect again before the usual silence counts:
 /// they know nothing of its start, and pause between their calls.
@@ -74,8 +82,11 @@ pub struct Controller {
     /// Members that a relay is about to send away: the numbers of their ends, by comtree.
     leaving: BTreeMap<(WorldId, Address), BTreeMap<Comtree, u64>>,
     events: VecDeque<Event>,
+    refusals: Refusals,
     next_review: Time,
     next_moves: Time,
+    /// When a better tree is looked for next.
+    next_better: Time,
     /// Who leads through the areas of a world.
     guides: BTreeMap<WorldId, Guide>,
     next_areas: Time,
@@ -130,8 +141,10 @@ impl Controller {
             admitting: BTreeMap::new(),
             leaving: BTreeMap::new(),
             events: VecDeque::new(),
+            refusals: Refusals::default(),
             next_review: now,
             next_moves: now,
+            next_better: now,
             guides: areas::load(now, &state, storage)?,
             next_areas: now,
             measuring: Measuring::default(),
@@ -169,9 +182,10 @@ impl Controller {
     /// once, and may be told to it with [`Event::Admitted`], or [`Event::Renewed`] if it was in already.
     ///
     /// # Errors
-    /// Why not; of several relays, what the nearest lacks.
+    /// Why not; of several relays, what the nearest lacks. [`Event::NotLetIn`] tells of what is for want of room.
     pub fn enter(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
-        self.decide(|state, op| state.enter(op, now, ask))
+        let result = self.decide(|state, op| state.enter(op, now, ask));
+        self.note(now, ask, result)
     }
 
     /// Prolongs a participant's lease, as [`Controller::enter`] does. If its relay drains, or another is
@@ -181,7 +195,8 @@ impl Controller {
     /// # Errors
     /// As there; or its relay drains, and no other takes it. Then it has what it had.
     pub fn relocate(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
-        self.decide(|state, op| state.relocate(op, now, ask))
+        let result = self.decide(|state, op| state.relocate(op, now, ask));
+        self.note(now, ask, result)
     }
 
     /// A participant gives back one of its places. If that is the one to which it moves, it stays where it

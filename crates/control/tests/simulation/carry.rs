@@ -129,7 +129,10 @@ impl Sim {
                     }
                     Event::Refused { .. } => self.told.rolled_back += 1,
                     Event::Left { .. } => self.told.left += 1,
-                    Event::Reshaped { .. } => self.told.reshaped += 1,
+                    Event::Reshaped { why, .. } => {
+                        self.told.reshaped += 1;
+                        self.told.improved += u32::from(why.starts_with("it was improved"));
+                    }
                     Event::Broken { .. } => self.told.broken += 1,
                     Event::RelayLost(id) => {
                         self.told.relays_lost += 1;

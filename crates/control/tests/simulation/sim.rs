@@ -44,6 +44,7 @@ pub(crate) struct Told {
     pub(crate) refused_peers: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
+    pub(crate) improved: u32,
     pub(crate) broken: u32,
     pub(crate) relays_lost: u32,
     pub(crate) relays_removed: u32,
@@ -76,6 +77,7 @@ impl Told {
         self.refused_peers += of.refused_peers;
         self.left += of.left;
         self.reshaped += of.reshaped;
+        self.improved += of.improved;
         self.broken += of.broken;
         self.relays_lost += of.relays_lost;
         self.relays_removed += of.relays_removed;
@@ -100,6 +102,7 @@ impl Told {
             self.refused_at_once,
             self.rolled_back,
             self.moves,
+            self.improved,
             self.relocated,
             self.stayed,
             self.swapped,
@@ -185,6 +188,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     suspicion: Duration::from_millis(900),
     half_life: Duration::from_secs(5),
     least_gain: 0.15,
+    improve: Duration::from_secs(2),
     degree: 0,
 };
 

@@ -99,11 +99,45 @@ impl Daemon {
         }
     }
 
+    /// What happens from now on.
+    pub(super) async fn events(&self) -> Events {
+        let request = Request::builder()
+            .uri(format!("http://{}/v1/events", self.api))
+            .header("authorization", format!("Bearer {SECRET}"));
+        let response = client().request(request.body(Body::empty()).unwrap()).await.unwrap();
+        let parts = Body::new(response.into_body()).into_data_stream();
+        Events { parts, text: String::new() }
+    }
+
     pub(super) async fn world(&self, name: &str, comtrees: u8) {
         let body = json!({ "name": name, "comtrees": comtrees,
             "channels": [{ "name": "chat", "first": 0, "groups": 16 }] });
         let (status, world) = self.send("POST", "/v1/worlds", &body.to_string()).await;
         assert_eq!(status, StatusCode::CREATED, "{world}");
+    }
+}
+
+/// The stream of what happens.
+pub(super) struct Events {
+    parts: axum::body::BodyDataStream,
+    text: String,
+}
+
+impl Events {
+    pub(super) async fn next(&mut self) -> Value {
+        use futures_util::StreamExt;
+        loop {
+            if let Some((line, rest)) = self.text.split_once('\n') {
+                let event = line.strip_prefix("data:").map(serde_json::from_str);
+                self.text = rest.to_owned();
+                if let Some(event) = event {
+                    return event.unwrap();
+                }
+                continue;
+            }
+            let part = timeout(SOON, self.parts.next()).await.expect("an event").unwrap().unwrap();
+            self.text.push_str(std::str::from_utf8(&part).unwrap());
+        }
     }
 }
 

@@ -283,20 +283,39 @@ async fn what_is_wrong_with_a_request_is_told_as_json() {
 
 #[tokio::test]
 async fn what_happens_is_told_as_a_stream() {
-    use futures_util::StreamExt;
     let daemon = Daemon::start(1).await;
     daemon.world("lobby", 1).await;
-    let request = Request::builder()
-        .uri(format!("http://{}/v1/events", daemon.api))
-        .header("authorization", format!("Bearer {SECRET}"));
-    let response = client().request(request.body(Body::empty()).unwrap()).await.unwrap();
-    let mut parts = Body::new(response.into_body()).into_data_stream();
+    let mut told = daemon.events().await;
     daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
-    let mut text = String::new();
-    while !text.contains(r#"{"event":"admitted","world":"lobby","address":"28672.64"}"#) {
-        let part = timeout(SOON, parts.next()).await.expect(&text).unwrap().unwrap();
-        text.push_str(std::str::from_utf8(&part).unwrap());
+    let admitted = json!({"event": "admitted", "world": "lobby", "address": "28672.64"});
+    while told.next().await != admitted {}
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_for_want_of_room_is_told_of_with_figures_and_counted() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let mut told = daemon.events().await;
+    let path = "/v1/worlds/lobby/members";
+    for number in 1..=3 {
+        let ask = json!({ "subject": format!("player-{number}"), "client_key": client_key(number),
+            "budget": { "down_bits": 2_000_000_000 } });
+        let (status, refused) = daemon.send("POST", path, &ask.to_string()).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     }
+    let mut times = 0;
+    while times < 3 {
+        let event = told.next().await;
+        if event["event"] == "not_let_in" {
+            assert_eq!(event["world"], "lobby");
+            assert_eq!(event["where"], "the uplink of a, sending", "{event}");
+            assert!(event["asked"].as_str().unwrap().starts_with("2000000000 bit/s"), "{event}");
+            assert!(event["free"].as_str().unwrap().starts_with("900000000 bit/s"), "{event}");
+            times += event["times"].as_u64().unwrap();
+        }
+    }
+    let counts = &daemon.get("/v1/health").await["not_let_in"];
+    assert_eq!((times, counts), (3, &json!({ "refusals": 3, "untold": 0 })));
 }
 
 #[tokio::test]
