@@ -23,7 +23,7 @@ pub struct NewWorld {
     pub comtrees: u8,
     /// Its channels.
     pub channels: Vec<Channel>,
-    /// The highest level.
+    /// The highest level that its members publish at and subscribe to.
     pub levels: u8,
     /// When updates leave.
     pub mode: Mode,
@@ -40,7 +40,7 @@ pub struct NewWorld {
 pub struct WorldChanges {
     /// Its channels.
     pub channels: Option<Vec<Channel>>,
-    /// The highest level.
+    /// The highest level. Who is in has it with the next token.
     pub levels: Option<u8>,
     /// When updates leave; only while the world has no members.
     pub mode: Option<Mode>,
