@@ -30,10 +30,10 @@ pub struct NewWorld {
     /// The highest level that members publish at and subscribe to: 0 if all updates are equally important.
     #[serde(default)]
     pub levels: u8,
-    /// When updates leave a relay.
+    /// When updates leave the relays, whatever their own mode.
     #[serde(default)]
     pub mode: Mode,
-    /// How long a period is in the mode `periodic`, milliseconds, 1 to 1000.
+    /// How long a period is in the mode `periodic`, milliseconds, 1 to 1000. All worlds have at most 14 different ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick_ms: Option<u16>,
     /// How updates to participants are protected.

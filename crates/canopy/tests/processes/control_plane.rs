@@ -1,7 +1,7 @@
 //! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
 
 use crate::support::{Server, canopy, get_until, round_trace, run};
-use canopy_client::{Client, Event, Participant};
+use canopy_client::{Client, Event, Group, Level, Participant};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -304,6 +304,37 @@ fn nobody_reaches_beyond_a_worlds_levels() {
         assert!(began.elapsed() < PATIENCE, "it never came");
         publisher.publish_at("2", "7", "more");
     }
+}
+
+/// Updates leave as their world's mode says, whatever the relay's own: each update of a world with ticks waits for
+/// the next one, as it is published when the one before has come.
+#[tokio::test]
+async fn updates_leave_when_their_worlds_mode_says() {
+    const ROUNDS: u32 = 10;
+    let (own, tick) = (Duration::from_millis(1000), Duration::from_millis(400));
+    let cluster = Cluster::start();
+    let _relay = cluster.relay_by("r1", &["--mode", "periodic", "--tick-ms", "1000"]);
+    cluster.until_relays_are(&["up"]);
+    let slow = json!({ "name": "slow", "mode": "periodic", "tick_ms": 400 });
+    cluster.ask("POST", "/v1/worlds", &slow);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "fast" }));
+    let rounds = async |world: &str| {
+        let at = cluster.listen;
+        let join = || Client::join(at, cluster.key.parse().unwrap(), world).connect();
+        let (one, other) = (join().await.unwrap(), join().await.unwrap());
+        other.subscribe(Group::new(7), Level(0)).await.unwrap();
+        let began = Instant::now();
+        for _ in 0..ROUNDS {
+            one.publish(Group::new(7), Level(0), b"x").unwrap();
+            let came = tokio::time::timeout(PATIENCE, other.recv()).await;
+            came.expect("it comes in time").expect("it is in the world");
+        }
+        began.elapsed()
+    };
+    let (fast, slow) = (rounds("fast").await, rounds("slow").await);
+    assert!(fast < (ROUNDS - 1) * tick, "at once: {fast:?}");
+    let ticks = (ROUNDS - 1) * tick..(ROUNDS - 1) * own;
+    assert!(ticks.contains(&slow), "with ticks of 400 ms: {slow:?}");
 }
 
 #[test]
