@@ -14,7 +14,7 @@ pub struct WorldChange {
     /// All its channels from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<Vec<ChannelView>>,
-    /// The highest level.
+    /// The highest level that members publish at and subscribe to. Who is in has it with the next renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels: Option<u8>,
     /// When updates leave a relay; only while the world has no members.

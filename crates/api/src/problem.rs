@@ -95,6 +95,7 @@ impl From<Refusal> for Problem {
             }
             Refusal::Areas(_) => problem(400, "areas"),
             Refusal::NoSuchLevel { .. } => problem(400, "rings"),
+            Refusal::TooManyTicks { .. } => problem(CONFLICT, "tick_ms"),
             Refusal::NoSuchChannel { world, .. } => problem(NOT_FOUND, &format!("world {world}")),
             Refusal::AreasChanging(world) => problem(CONFLICT, &format!("world {world}")),
             Refusal::Needed { what: place, .. } => problem(CONFLICT, place),

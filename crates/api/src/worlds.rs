@@ -23,16 +23,17 @@ pub struct NewWorld {
     /// How many comtrees it has, 1 to 8.
     #[serde(default = "one")]
     pub comtrees: u8,
-    /// Its channels: named families of groups.
+    /// Its channels: named families of groups. They are names only: a member reaches other groups, too,
+    /// unless its credential names groups.
     #[serde(default)]
     pub channels: Vec<ChannelView>,
-    /// The highest level: 0 if all updates are equally important.
+    /// The highest level that members publish at and subscribe to: 0 if all updates are equally important.
     #[serde(default)]
     pub levels: u8,
-    /// When updates leave a relay.
+    /// When updates leave the relays, whatever their own mode.
     #[serde(default)]
     pub mode: Mode,
-    /// How long a period is in the mode `periodic`, milliseconds, 1 to 1000.
+    /// How long a period is in the mode `periodic`, milliseconds, 1 to 1000. All worlds have at most 14 different ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick_ms: Option<u16>,
     /// How updates to participants are protected.
@@ -113,7 +114,7 @@ pub struct WorldView {
     pub id: u32,
     /// Its channels.
     pub channels: Vec<ChannelView>,
-    /// The highest level.
+    /// The highest level that members publish at and subscribe to.
     pub levels: u8,
     /// When updates leave a relay.
     pub mode: Mode,

@@ -9,7 +9,7 @@ use crate::shape::Load;
 use crate::state::State;
 use canopy_plan::{Limits, Rate};
 use canopy_token::{Budget, ComtreeGrant, Grant, Scope, Unicast};
-use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
+use canopy_wire::{Address, Comtree, Level, PORTABLE_SITES, Time};
 
 /// The first endpoint number of a member: lower ones are the relays' own.
 const FIRST_ENDPOINT: u16 = 64;
@@ -206,10 +206,11 @@ impl State {
             return Err(Refusal::NoSuchWorld(id.0.to_string()));
         };
         let Member { limits, until, .. } = member;
+        let scope = || Scope { level: Level(world.levels), ..Scope::everything() };
         let of = |comtree: &Comtree| ComtreeGrant {
             comtree: *comtree,
-            publish: Scope::everything(),
-            subscribe: Scope::everything(),
+            publish: scope(),
+            subscribe: scope(),
             unicast: Unicast::Anybody,
         };
         let some = |number: f64| Some(number as u64);

@@ -96,6 +96,17 @@ pub enum Refusal {
         /// What was to be changed.
         what: &'static str,
     },
+    /// Worlds would have more different ticks than relays have queues for.
+    #[error(
+        "no world may have a tick of {tick_ms} ms: there are {} others already, and relays keep no more apart; choose one of {ticks:?} ms",
+        .ticks.len()
+    )]
+    TooManyTicks {
+        /// The tick that was asked for, milliseconds.
+        tick_ms: u16,
+        /// Those that worlds have, in order.
+        ticks: Vec<u16>,
+    },
     /// A relay is to be taken away and takes members still.
     #[error("the relay {0} takes members; drain it first")]
     NotDrained(Name),

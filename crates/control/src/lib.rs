@@ -70,4 +70,4 @@ pub use repair::NewRelay;
 pub use settings::Settings;
 pub use signal::{Item, ItemKey, LinkReport, Message, Retry};
 pub use storage::Storage;
-pub use worlds::{MOST_COMTREES, NewWorld, WorldChanges};
+pub use worlds::{MOST_COMTREES, MOST_TICKS, NewWorld, WorldChanges};

@@ -172,7 +172,7 @@ pub struct World {
     pub comtrees: Vec<Comtree>,
     /// Its channels.
     pub channels: Vec<Channel>,
-    /// The highest level.
+    /// The highest level that its members publish at and subscribe to.
     pub levels: u8,
     /// When updates leave.
     pub mode: Mode,

@@ -10,9 +10,13 @@ use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_plan::Limits;
 use canopy_wire::{Address, Comtree};
+use std::collections::BTreeSet;
 
 /// The most comtrees of a world: as many as a token can grant.
 pub const MOST_COMTREES: u8 = canopy_token::MAX_COMTREES as u8;
+
+/// The most different ticks of all worlds: relays have a queue for each.
+pub const MOST_TICKS: usize = 14;
 
 /// A world to be created.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +27,7 @@ pub struct NewWorld {
     pub comtrees: u8,
     /// Its channels.
     pub channels: Vec<Channel>,
-    /// The highest level.
+    /// The highest level that its members publish at and subscribe to.
     pub levels: u8,
     /// When updates leave.
     pub mode: Mode,
@@ -40,7 +44,7 @@ pub struct NewWorld {
 pub struct WorldChanges {
     /// Its channels.
     pub channels: Option<Vec<Channel>>,
-    /// The highest level.
+    /// The highest level. Who is in has it with the next token.
     pub levels: Option<u8>,
     /// When updates leave; only while the world has no members.
     pub mode: Option<Mode>,
@@ -64,6 +68,7 @@ impl State {
         if self.world_names.contains_key(&new.name) {
             return Err(Refusal::WorldExists(new.name));
         }
+        self.check_tick(new.mode, None)?;
         let count = u32::from(new.comtrees.clamp(1, MOST_COMTREES));
         let first = self.counters.comtree;
         let (Some(next), Some(next_world)) =
@@ -119,6 +124,9 @@ impl State {
         if let Some((_, what)) = fixed.into_iter().find(|(differs, _)| has_members && *differs) {
             return Err(Refusal::HasMembers { world: name.clone(), what });
         }
+        if after.mode != before.mode {
+            self.check_tick(after.mode, Some(before.id))?;
+        }
         let (id, comtrees) = (before.id, before.comtrees.clone());
         let is_new_core = after.core != before.core;
         let is_told = after.levels != before.levels;
@@ -140,6 +148,21 @@ impl State {
         }
         op.tell(Event::WorldChanged(id));
         Ok(())
+    }
+
+    /// Whether a world, new or `known`, may have this mode beside all others.
+    fn check_tick(&self, mode: Mode, known: Option<WorldId>) -> Result<(), Refusal> {
+        let Mode::Periodic(tick_ms) = mode else { return Ok(()) };
+        let others = self.worlds.values().filter(|world| Some(world.id) != known);
+        let ticks = others.filter_map(|world| match world.mode {
+            Mode::Immediate => None,
+            Mode::Periodic(tick_ms) => Some(tick_ms),
+        });
+        let ticks: BTreeSet<u16> = ticks.collect();
+        if ticks.len() < MOST_TICKS || ticks.contains(&tick_ms) {
+            return Ok(());
+        }
+        Err(Refusal::TooManyTicks { tick_ms, ticks: ticks.into_iter().collect() })
     }
 
     fn has_tree(&self, comtree: Comtree) -> bool {

@@ -4,8 +4,8 @@ use canopy_control::signal::Role;
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
     Admission, Applying, Controller, Core, Downlink, Enter, Entry, Event, Explanation, Item,
-    ItemKey, LinkId, LinkReport, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId,
-    RelaySide, RelayState, Retry, Settings, TreeAsk, WorldChanges,
+    ItemKey, LinkId, LinkReport, MOST_TICKS, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal,
+    RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk, WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -600,6 +600,43 @@ fn a_world_is_changed_as_far_as_it_can_be_while_members_are_in() {
     assert!(matches!(refusal, Refusal::Full { .. }), "{refusal}");
     assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before);
     assert_eq!(bed.controller.world(&world()).unwrap().core, Core::Center, "nothing changed");
+}
+
+#[test]
+fn worlds_have_only_so_many_ticks() {
+    let mut bed = Bed::new(1, 1_000_000, &[]);
+    let new = |number: u16, mode| NewWorld {
+        name: Name::new(&format!("w{number}")).unwrap(),
+        comtrees: 1,
+        channels: Vec::new(),
+        levels: 0,
+        mode,
+        downlink: Downlink::Member,
+        default: limits(1, 1),
+        core: Core::Center,
+    };
+    // One has a tick of 50 ms already.
+    let most = MOST_TICKS as u16;
+    for number in 1..most {
+        bed.controller.create_world(new(number, Mode::Periodic(number))).unwrap();
+    }
+    let refused = bed.controller.create_world(new(200, Mode::Periodic(99))).unwrap_err();
+    let Refusal::TooManyTicks { tick_ms: 99, ticks } = &refused else { panic!("{refused}") };
+    assert_eq!((ticks.len(), ticks.first(), ticks.last()), (MOST_TICKS, Some(&1), Some(&50)));
+    bed.controller.create_world(new(201, Mode::Periodic(50))).unwrap();
+    bed.controller.create_world(new(202, Mode::Immediate)).unwrap();
+    let periodic =
+        |tick_ms| WorldChanges { mode: Some(Mode::Periodic(tick_ms)), ..WorldChanges::default() };
+    let set = |bed: &mut Bed, number, tick_ms| {
+        bed.controller.set_world(&new(number, Mode::Immediate).name, periodic(tick_ms))
+    };
+    assert_eq!(
+        set(&mut bed, 202, 99),
+        Err(Refusal::TooManyTicks { tick_ms: 99, ticks: ticks.clone() })
+    );
+    // It has one for itself, which it gives up.
+    set(&mut bed, 1, 99).unwrap();
+    set(&mut bed, 202, 99).unwrap();
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use crate::Net;
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{Item, ItemKey};
+use canopy_control::{Item, ItemKey, MOST_TICKS};
 use canopy_plan::Rate;
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, Budget, Change, ComtreeConfig, Down, LinkConfig,
+    BranchConfig, BranchId, BranchRole, Budget, Change, ComtreeConfig, Down, LinkConfig, MAX_MODES,
+    Mode,
 };
 use canopy_wire::{Downlink, Suite};
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 /// What a neighbour may send over a branch beyond what is reserved from it: between relays an
@@ -17,6 +19,9 @@ const HEADROOM: f64 = 1.25;
 /// The data thread that has the links of a relay, and of its neighbours. Only one can tell what comes twice, so parents
 /// are succeeded, and relays join meshed cores, without loss only between links of one.
 const THREAD: u16 = 0;
+
+// Beside the ticks of worlds, a relay has worlds without one, and a mode of its own.
+const _: () = assert!(MOST_TICKS + 2 <= MAX_MODES);
 
 /// What `items` say beside what the relay has without them. It refuses what contradicts itself, such
 /// as a branch over a link that is not there, and what cannot change while a comtree `has` it.
@@ -44,10 +49,13 @@ pub fn wanted(
         }
     }
     for item in items.values() {
-        let Item::Comtree { id, world, site, downlink, branches, .. } = item else { continue };
+        let Item::Comtree { id, world, site, mode, downlink, branches, .. } = item else {
+            continue;
+        };
         let config = ComtreeConfig {
             world: world.to_string(),
             downlink: downlink_of(*downlink),
+            mode: Some(mode_of(*mode)),
             group_suite,
             ..ComtreeConfig::new(*id, *site)
         };
@@ -73,6 +81,15 @@ pub fn wanted(
 
 fn down(rate: Rate) -> Down {
     Down { bits: rate.bits as u64, updates: rate.packets as u64 }
+}
+
+fn mode_of(mode: canopy_control::Mode) -> Mode {
+    match mode {
+        canopy_control::Mode::Immediate => Mode::Immediate,
+        canopy_control::Mode::Periodic(tick_ms) => {
+            Mode::Periodic { tick: Duration::from_millis(tick_ms.into()) }
+        }
+    }
 }
 
 fn downlink_of(downlink: canopy_control::Downlink) -> Downlink {
@@ -135,7 +152,7 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_control::{LinkId, Mode, Name};
+    use canopy_control::{LinkId, Name};
     use canopy_wire::Comtree;
 
     fn item(branches: Vec<Branch>) -> Item {
@@ -143,7 +160,7 @@ mod tests {
             id: Comtree(5),
             world: Name::new("w").unwrap(),
             site: 1,
-            mode: Mode::Immediate,
+            mode: canopy_control::Mode::Immediate,
             downlink: canopy_control::Downlink::Member,
             levels: 1,
             branches,
@@ -172,6 +189,32 @@ mod tests {
         let threads: Vec<u16> =
             of_links.chain(net.branches.keys().map(|branch| branch.thread)).collect();
         assert_eq!(threads, [0; 6], "others would refuse next parents and next peers");
+    }
+
+    /// The comtree of an item in a mode.
+    fn in_mode(mode: canopy_control::Mode) -> Item {
+        let Item::Comtree { id, world, site, downlink, levels, branches, .. } = item(Vec::new())
+        else {
+            unreachable!("it is a comtree");
+        };
+        Item::Comtree { id, world, site, mode, downlink, levels, branches }
+    }
+
+    #[test]
+    fn a_comtree_has_the_mode_of_its_world() {
+        let base = Net::default();
+        let net = |mode, has: &Net| {
+            let items = BTreeMap::from([(ItemKey::Comtree(Comtree(5)), in_mode(mode))]);
+            wanted(&base, has, &items, Suite::Aes128Gcm)
+        };
+        let at_once = net(canopy_control::Mode::Immediate, &base).unwrap();
+        assert_eq!(at_once.comtrees[&Comtree(5)].mode, Some(Mode::Immediate));
+        let mode = canopy_control::Mode::Periodic(40);
+        let tick = Duration::from_millis(40);
+        let periodic = net(mode, &base).unwrap();
+        assert_eq!(periodic.comtrees[&Comtree(5)].mode, Some(Mode::Periodic { tick }));
+        // What waits for a tick cannot leave by another one.
+        assert!(net(mode, &at_once).is_err());
     }
 
     #[test]

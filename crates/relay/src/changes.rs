@@ -2,6 +2,7 @@
 
 use crate::access::Trust;
 use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
+use crate::flush_queues::MAX_MODES;
 use crate::meters::Budget;
 use crate::thin::Down;
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
@@ -236,6 +237,8 @@ pub enum Refusal {
     UnknownComtree(Comtree),
     /// The relay carries as many comtrees as it can.
     TooManyComtrees,
+    /// Its comtrees would have more modes than they may.
+    TooManyModes(Comtree),
     /// The range of endpoint numbers is empty once the relay's own are left out.
     NoEndpoints(Comtree),
     /// There is a branch over that link on the comtree already.
@@ -280,6 +283,11 @@ impl core::fmt::Display for Refusal {
             Refusal::TooManyComtrees => {
                 write!(f, "a relay carries at most {MAX_COMTREES} comtrees; remove one first")
             }
+            Refusal::TooManyModes(Comtree(id)) => write!(
+                f,
+                "comtree {id} would be in one mode more than the {MAX_MODES} of a relay; give it \
+                 a tick that another comtree has"
+            ),
             Refusal::NoEndpoints(Comtree(id)) => write!(
                 f,
                 "comtree {id} has no endpoint numbers for participants; give it some from \

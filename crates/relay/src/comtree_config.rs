@@ -1,6 +1,7 @@
 //! A comtree as it is given to a relay.
 
 use crate::thin::Fairness;
+use crate::timing::Mode;
 use canopy_wire::{Comtree, Downlink, Suite};
 use core::ops::RangeInclusive;
 
@@ -31,6 +32,9 @@ pub struct ComtreeConfig {
     pub group_suite: Suite,
     /// What receivers get that cannot be sent everything.
     pub fairness: Fairness,
+    /// When its updates leave; the relay's mode if it has none. A relay's comtrees have
+    /// [`MAX_MODES`](crate::MAX_MODES) different ones at most.
+    pub mode: Option<Mode>,
 }
 
 /// The world of comtrees of which nothing else is said.
@@ -47,6 +51,7 @@ impl ComtreeConfig {
             world: DEFAULT_WORLD.to_owned(),
             group_suite: Suite::Aes128Gcm,
             fairness: Fairness::default(),
+            mode: None,
         }
     }
 }

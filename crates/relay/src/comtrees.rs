@@ -2,10 +2,12 @@
 
 use crate::addresses::{AddressPool, Share};
 use crate::comtree_config::{ComtreeConfig, MAX_COMTREES};
+use crate::flush_queues::QueueIndex;
 use crate::group_keys::GroupKeys;
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::meters::UpMeter;
 use crate::thin::Fairness;
+use crate::timing::Mode;
 use crate::tree::Tree;
 use canopy_session::{GroupKeyMaker, GroupSealer, KeyedState};
 use canopy_wire::{Comtree, Downlink, GroupKeyNumber, Tag, Time};
@@ -57,6 +59,9 @@ pub(crate) struct ComtreeEntry {
     pub(crate) addresses: AddressPool,
     pub(crate) downlink: Downlink,
     pub(crate) fairness: Fairness,
+    /// When its updates leave, and where they wait until then.
+    pub(crate) mode: Mode,
+    pub(crate) queue: QueueIndex,
     pub(crate) world: Box<str>,
     /// With downlink group.
     pub(crate) group_keys: Option<Box<GroupKeys>>,
@@ -138,7 +143,12 @@ impl Comtrees {
     }
 
     /// Adds a comtree that is not there yet; false if there is no room.
-    pub(crate) fn add(&mut self, config: &ComtreeConfig, meter: UpMeter) -> bool {
+    pub(crate) fn add(
+        &mut self,
+        config: &ComtreeConfig,
+        meter: UpMeter,
+        (mode, queue): (Mode, QueueIndex),
+    ) -> bool {
         let is_group = config.downlink == Downlink::Group;
         let group_keys =
             is_group.then(|| Box::new(GroupKeys::new(config.group_suite, &mut self.key_maker)));
@@ -149,6 +159,8 @@ impl Comtrees {
             addresses: AddressPool::new(config, &Share { start, ..self.share }),
             downlink: config.downlink,
             fairness: config.fairness,
+            mode,
+            queue,
             world: config.world.as_str().into(),
             group_keys,
             participants: 0,
@@ -270,7 +282,7 @@ mod tests {
         let numbers = |count: usize| (1..=count as u32).map(|number| Comtree(number * 16));
         for id in numbers(MAX_COMTREES) {
             let meter = UpMeter::new(&Budget::default());
-            assert!(comtrees.add(&ComtreeConfig::new(id, 1), meter));
+            assert!(comtrees.add(&ComtreeConfig::new(id, 1), meter, (Mode::Immediate, 0)));
         }
         for (index, id) in numbers(MAX_COMTREES).enumerate() {
             assert_eq!(comtrees.find(id), Some(index as u32));

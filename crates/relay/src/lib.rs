@@ -23,6 +23,7 @@ mod comtrees;
 mod counters;
 mod doubled;
 mod fanout;
+mod flush_queues;
 mod gate;
 mod group_keys;
 mod index;
@@ -57,6 +58,7 @@ pub use changes::{BranchConfig, BranchId, BranchRole, Change, LinkConfig, Refusa
 pub use comtree_config::{ComtreeConfig, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES};
 pub use comtrees::{ComtreeCounters, ComtreeStatus};
 pub use counters::Counters;
+pub use flush_queues::MAX_MODES;
 pub use gate::{Gate, GateLimits};
 pub use meters::{Budget, Budgets, MAX_TALKERS, PathShare, Talker};
 pub use places::Places;

@@ -241,12 +241,14 @@ impl Pending {
         self.of_target(target).count() as u64
     }
 
-    /// A comtree is no more: what waits for its tree goes to no one.
-    pub(crate) fn forget_comtree(&mut self, comtree: ComtreeIndex) {
+    /// A comtree is no more: what waits for its groups and its tree goes to no one. Calls `group` with each of the
+    /// groups.
+    pub(crate) fn forget_comtree(&mut self, comtree: ComtreeIndex, mut group: impl FnMut(u32)) {
         for target in self.targets.iter_mut().filter(|target| target.comtree == comtree) {
             target.comtree = NONE;
-            if target.audience == Audience::Tree {
-                target.audience = Audience::Nobody;
+            if let Audience::Group(of) = core::mem::replace(&mut target.audience, Audience::Nobody)
+            {
+                group(of);
             }
         }
     }

@@ -16,6 +16,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// The time between flushes, if there is one.
+    pub fn tick(self) -> Option<Duration> {
+        match self {
+            Mode::Immediate => None,
+            Mode::Periodic { tick } => Some(tick),
+        }
+    }
+
     /// How long what has arrived may lie unread, so long as the data thread has time.
     pub fn longest_unread(self) -> Duration {
         match self {

@@ -176,13 +176,14 @@ impl Turn {
         if !self.rounds.backlog().is_empty() {
             return Wait::Until(self.began);
         }
-        match (self.pace, self.relay.mode()) {
+        match (self.pace, self.relay.reading()) {
             // Counted from when this turn began: one that took longer is followed by the next at
             // once. Timers wait for the read, or each hello of a link would be another wake-up; but what
-            // limited receivers are sent is spaced by its own measure.
+            // limited receivers are sent is spaced by its own measure, and a comtree's tick need not end with a read.
             (Pace::Leisure(every), Mode::Periodic { tick }) => {
                 let read = next_part(self.began, tick, every);
-                let until = self.relay.limited_due().map_or(read, |due| due.min(read));
+                let sooner = [self.relay.limited_due(), self.relay.flush_due()];
+                let until = sooner.into_iter().flatten().fold(read, Time::min);
                 // Whoever comes when all are quiet need not wait for them.
                 if every == READ_LITTLE_EVERY { Wait::Stranger(until) } else { Wait::Until(until) }
             }
@@ -319,7 +320,7 @@ impl Pace {
     /// How to go on after a read.
     fn after(self, relay: &Relay, read: Read) -> Pace {
         let Read { brought, has_strangers, hurries } = read;
-        let is_periodic = matches!(relay.mode(), Mode::Periodic { .. });
+        let is_periodic = relay.reading() != Mode::Immediate;
         if !is_periodic || (brought == 0 && !relay.is_collecting()) {
             return Pace::Arrivals;
         }

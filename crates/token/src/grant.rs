@@ -183,6 +183,11 @@ impl Scope {
         Scope { groups: vec![all], level: Level(u8::MAX) }
     }
 
+    /// The same groups, at most up to a level.
+    pub fn up_to(self, level: Level) -> Scope {
+        Scope { level: self.level.min(level), ..self }
+    }
+
     /// Whether it has no group.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()

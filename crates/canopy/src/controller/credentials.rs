@@ -250,7 +250,11 @@ impl Right {
             Ceiling::Credential(grant) | Ceiling::Token(grant) => grant.roles.clone(),
         };
         let within = (1..).zip(admission.grant.comtrees).filter_map(|(number, of)| {
-            Some(ComtreeGrant { comtree: of.comtree, ..granted(number, of.comtree)?.clone() })
+            let ComtreeGrant { publish, subscribe, unicast, .. } =
+                granted(number, of.comtree)?.clone();
+            let (publish, subscribe) =
+                (publish.up_to(of.publish.level), subscribe.up_to(of.subscribe.level));
+            Some(ComtreeGrant { comtree: of.comtree, publish, subscribe, unicast })
         });
         let comtrees: Vec<ComtreeGrant> = within.take(MAX_COMTREES).collect();
         if comtrees.is_empty() {

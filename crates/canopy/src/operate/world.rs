@@ -61,7 +61,7 @@ struct CreateCommand {
     /// A channel, a named family of groups, such as chat=0-4095; can be given several times
     #[arg(long = "channel", value_name = "NAME=FIRST-LAST", value_parser = channel)]
     channels: Vec<ChannelView>,
-    /// The highest level
+    /// The highest level that members publish at and subscribe to
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
     levels: u8,
     /// When updates leave: 'immediate', as they come, or 'periodic', together every tick
@@ -101,7 +101,7 @@ struct SetCommand {
     /// A channel, such as chat=0-4095; those that are given replace all that it has
     #[arg(long = "channel", value_name = "NAME=FIRST-LAST", value_parser = channel)]
     channels: Vec<ChannelView>,
-    /// The highest level
+    /// The highest level that members publish at and subscribe to
     #[arg(long, value_name = "LEVEL")]
     levels: Option<u8>,
     /// When updates leave: 'immediate' or 'periodic'; only while it has no members

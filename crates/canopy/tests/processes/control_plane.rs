@@ -1,7 +1,7 @@
 //! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
 
-use crate::support::{Server, canopy, round_trace, run};
-use canopy_client::{Client, Event, Participant};
+use crate::support::{Server, canopy, get_until, round_trace, run};
+use canopy_client::{Client, Event, Group, Level, Participant};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,10 +41,14 @@ impl Cluster {
 
     /// A relay with so many data threads.
     pub(crate) fn relay_with(&self, name: &str, threads: &str) -> Server {
+        self.relay_by(name, &["--threads", threads])
+    }
+
+    /// A relay with more flags.
+    fn relay_by(&self, name: &str, more: &[&str]) -> Server {
         let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
-        let flags = ["--threads", threads, "--key", &key, "--name", name];
-        let flags = [&flags[..], &["--controller", &controller]].concat();
-        Server::relay(&[&flags[..], &["--controller-key", &self.key]].concat())
+        let flags = ["--key", &key, "--name", name, "--controller", &controller];
+        Server::relay(&[more, &flags, &["--controller-key", &self.key]].concat())
     }
 
     /// What the API answers, whose status is to be 2xx.
@@ -172,7 +176,13 @@ impl Member {
     }
 
     pub(crate) fn listen(&self, group: &str) -> Listener {
-        let mut command = canopy(&[&["sub", group][..], &self.flags()].concat());
+        self.listen_at("0", group)
+    }
+
+    /// Listens up to a level.
+    fn listen_at(&self, level: &str, group: &str) -> Listener {
+        let what = ["sub", group, "--level", level];
+        let mut command = canopy(&[&what[..], &self.flags()].concat());
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let (tell, told) = channel();
@@ -183,7 +193,12 @@ impl Member {
     }
 
     fn publish(&self, group: &str, text: &str) {
-        let said = run(&[&["pub", group, text][..], &self.flags()].concat());
+        self.publish_at("0", group, text);
+    }
+
+    fn publish_at(&self, level: &str, group: &str, text: &str) {
+        let what = ["pub", group, text, "--level", level];
+        let said = run(&[&what[..], &self.flags()].concat());
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     }
 }
@@ -249,6 +264,77 @@ fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
     let _third = cluster.relay("r3");
     cluster.until_relays_are(&["up", "up", "up"]);
     cluster.member("e", "r3");
+}
+
+/// The highest level of a world bounds what its members subscribe to and publish at, and follows it.
+#[test]
+fn nobody_reaches_beyond_a_worlds_levels() {
+    let cluster = Cluster::start();
+    let relay = cluster.relay_by("r1", &["--threads", "1", "--metrics", "127.0.0.1:0"]);
+    cluster.until_relays_are(&["up"]);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "levels": 1 }));
+    let one = cluster.member("a", "r1");
+    let subscribe =
+        |of: &Member, level| run(&[&["sub", "7", "--level", level][..], &of.flags()].concat());
+    let beyond = subscribe(&one, "2");
+    let why = String::from_utf8_lossy(&beyond.stderr).into_owned();
+    assert!(!beyond.status.success() && why.contains("token does not grant"), "{why}");
+    let near = one.listen_at("1", "7");
+    near.hears(&cluster.member("b", "r1"), "7", "near");
+
+    // What is published beyond is counted, and nothing else is lost with it.
+    let other = cluster.member("c", "r1");
+    let metrics = relay.address("metrics");
+    other.publish_at("2", "7", "beyond");
+    let dropped = "canopy_relay_drops_total{reason=\"publish_level_not_allowed\"} ";
+    get_until(metrics, "/metrics", &format!("{dropped}1\n"));
+    other.publish_at("1", "7", "within");
+    let mut heard = near.told.recv_timeout(PATIENCE).unwrap();
+    while heard.contains("near") {
+        heard = near.told.recv_timeout(PATIENCE).unwrap();
+    }
+    assert!(heard.contains("within"), "{heard}");
+
+    // Who comes once there are more levels may use them.
+    cluster.ask("PATCH", "/v1/worlds/w", &json!({ "levels": 2 }));
+    let far = cluster.member("d", "r1").listen_at("2", "7");
+    let began = Instant::now();
+    let publisher = cluster.member("e", "r1");
+    while !far.told.recv_timeout(Duration::from_millis(300)).is_ok_and(|it| it.contains("more")) {
+        assert!(began.elapsed() < PATIENCE, "it never came");
+        publisher.publish_at("2", "7", "more");
+    }
+}
+
+/// Updates leave as their world's mode says, whatever the relay's own: each update of a world with ticks waits for
+/// the next one, as it is published when the one before has come.
+#[tokio::test]
+async fn updates_leave_when_their_worlds_mode_says() {
+    const ROUNDS: u32 = 10;
+    let (own, tick) = (Duration::from_millis(1000), Duration::from_millis(400));
+    let cluster = Cluster::start();
+    let _relay = cluster.relay_by("r1", &["--mode", "periodic", "--tick-ms", "1000"]);
+    cluster.until_relays_are(&["up"]);
+    let slow = json!({ "name": "slow", "mode": "periodic", "tick_ms": 400 });
+    cluster.ask("POST", "/v1/worlds", &slow);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "fast" }));
+    let rounds = async |world: &str| {
+        let at = cluster.listen;
+        let join = || Client::join(at, cluster.key.parse().unwrap(), world).connect();
+        let (one, other) = (join().await.unwrap(), join().await.unwrap());
+        other.subscribe(Group::new(7), Level(0)).await.unwrap();
+        let began = Instant::now();
+        for _ in 0..ROUNDS {
+            one.publish(Group::new(7), Level(0), b"x").unwrap();
+            let came = tokio::time::timeout(PATIENCE, other.recv()).await;
+            came.expect("it comes in time").expect("it is in the world");
+        }
+        began.elapsed()
+    };
+    let (fast, slow) = (rounds("fast").await, rounds("slow").await);
+    assert!(fast < (ROUNDS - 1) * tick, "at once: {fast:?}");
+    let ticks = (ROUNDS - 1) * tick..(ROUNDS - 1) * own;
+    assert!(ticks.contains(&slow), "with ticks of 400 ms: {slow:?}");
 }
 
 #[test]

@@ -61,10 +61,10 @@ impl Fanout {
             }
             self.follow_changes(row, tables);
             let comtree = tables.thinning.comtree_of(row);
-            let fairness = counts.comtrees.get(comtree).fairness;
+            let entry = counts.comtrees.get(comtree);
+            let when = (tables.now, entry.fairness, entry.mode);
             let mark = pending.mark();
-            let serving =
-                tables.thinning.serve((tables.now, fairness), row, pending, &mut self.chosen);
+            let serving = tables.thinning.serve(when, row, pending, &mut self.chosen);
             let drops = &mut counts.counters.drops;
             drops[DropReason::Thinned as usize] += serving.replaced;
             drops[DropReason::WaitedTooLong as usize] += serving.too_late;

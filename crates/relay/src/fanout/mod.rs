@@ -239,7 +239,6 @@ impl Fanout {
         tables: &mut Tables<'_>,
         counts: &mut FlushCounts<'_>,
     ) {
-        tables.thinning.begin_flush();
         for number in 0..pending.targets.len() as u32 {
             let target = pending.targets[number as usize];
             match target.audience {

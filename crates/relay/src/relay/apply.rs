@@ -100,9 +100,14 @@ impl Relay {
             return Err(Refusal::PortableSite(config.comtree, config.site));
         }
         let meter = UpMeter::new(&self.budgets.comtree);
-        if !self.comtrees.add(config, meter) {
+        let queue = self.queues.enter(config.mode);
+        let queue = queue.ok_or(Refusal::TooManyModes(config.comtree))?;
+        let mode = self.queues.get(queue).mode;
+        if !self.comtrees.add(config, meter, (mode, queue)) {
+            self.queues.leave(queue);
             return Err(Refusal::TooManyComtrees);
         }
+        self.thinning.follow_modes(&self.queues);
         if let Some(index) = self.comtrees.find(config.comtree) {
             let Budget { down_packets: updates, down_bits: bits, .. } = self.budgets.comtree;
             self.thinning.set_comtree_budget(index, Down { updates, bits });
@@ -130,7 +135,13 @@ impl Relay {
             }
         }
         self.overlay.routes.retain(|of, _, _| of != index);
-        self.pending.forget_comtree(index);
+        let queue = self.comtrees.get(index).queue;
+        // A comtree of its number may come again in another mode, with a queue of its own.
+        self.queues.get_mut(queue).pending.forget_comtree(index, |group| {
+            self.table.forget_target(group);
+        });
+        self.queues.leave(queue);
+        self.thinning.follow_modes(&self.queues);
         self.comtrees.remove(index);
         self.thinning.set_comtree_budget(index, Down::NONE);
         self.deal();

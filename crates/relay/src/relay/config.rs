@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// What a data thread's relay is made from.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// When updates leave.
+    /// When updates leave, of comtrees that have no mode of their own.
     pub mode: Mode,
     /// The comtrees that it carries at first.
     pub comtrees: Vec<ComtreeConfig>,

@@ -5,7 +5,6 @@ use super::Relay;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::{Audience, Update, Waiting};
 use crate::shape::PeerClass;
-use crate::timing::Mode;
 use crate::tree::Reach;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{
@@ -225,18 +224,15 @@ impl Relay {
             self.counters.updates_without_subscriber += u64::from(may_pass && wanting == 0);
             return Ok(());
         }
-        self.find_room(update.comtree, update.payload.len())?;
-        let target = match members {
-            Some(group) => {
-                let remembered = self.table.target_mut(group);
-                self.pending.target_of_group((Audience::Group(group), index), remembered)
-            }
-            None => {
-                let remembered = &mut self.comtrees.get_mut(index).tree.target;
-                self.pending.target_of_group((Audience::Tree, index), remembered)
-            }
+        self.find_room(index, update.payload.len())?;
+        let entry = self.comtrees.get_mut(index);
+        let queue = self.queues.get_mut(entry.queue);
+        let (audience, remembered) = match members {
+            Some(group) => (Audience::Group(group), self.table.target_mut(group)),
+            None => (Audience::Tree, &mut entry.tree.target),
         };
-        self.queue(now, target, origin, &update);
+        let target = queue.pending.target_of_group((audience, index), remembered);
+        queue.push(now, target, Waiting::new(origin, &update), update.payload);
         Ok(())
     }
 
@@ -254,13 +250,5 @@ impl Relay {
         let update = Update { flags: Flags(0), ..*update };
         self.siblings.pass(to, &update);
         self.counters.updates_passed += u64::from(to.count_ones());
-    }
-
-    pub(super) fn queue(&mut self, now: Time, target: u32, origin: PortIndex, update: &Update<'_>) {
-        self.pending.push(target, Waiting::new(origin, update), update.payload);
-        self.flush_at.get_or_insert(match self.mode {
-            Mode::Immediate => now,
-            Mode::Periodic { tick } => self.ticked + tick,
-        });
     }
 }

@@ -232,16 +232,16 @@ impl Relay {
 
     /// Whether an update of a comtree finds room to wait. Half of the room is for whoever
     /// comes first. One comtree gets at most half of the rest, so that another always finds some.
-    pub(super) fn find_room(&mut self, comtree: Comtree, len: usize) -> Result<(), DropReason> {
-        if !self.pending.is_half_full() {
+    #[inline]
+    pub(super) fn find_room(&mut self, of: ComtreeIndex, len: usize) -> Result<(), DropReason> {
+        let entry = self.comtrees.get_mut(of);
+        let queue = self.queues.get(entry.queue);
+        if !queue.pending.is_half_full() {
             return Ok(());
         }
-        let Some(index) = self.comtrees.find(comtree) else {
-            return Err(DropReason::UnknownComtree);
-        };
-        let has_room = self.pending.has_room(len);
-        let flush = self.counters.flushes;
-        let beyond = &mut self.comtrees.get_mut(index).beyond_half;
+        let has_room = queue.pending.has_room(len);
+        let flush = queue.flushes;
+        let beyond = &mut entry.beyond_half;
         if beyond.flush != flush {
             *beyond = BeyondHalf { flush, records: 0, bytes: 0 };
         }

@@ -195,7 +195,7 @@ impl Relay {
 
     /// When the sockets are read again at the latest, and timers with them; now if those are punctual.
     fn read_by(&self, now: Time) -> Time {
-        match self.mode {
+        match self.queues.reading() {
             Mode::Immediate => now,
             Mode::Periodic { tick } => next_part(now, tick, READ_LITTLE_EVERY),
         }

@@ -145,9 +145,9 @@ impl Relay {
         self.table.remove_all(index);
         self.thinning.forget(index);
         self.paths.close(index);
-        let gone = self.pending.forget(index);
-        self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         let entry = self.comtrees.get_mut(port.comtree_index);
+        let gone = self.queues.get_mut(entry.queue).pending.forget(index);
+        self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         entry.counters.drops += gone;
         if let Some(rights) = &port.rights
             && self.by_token.get(&rights.token()) == Some(&index)

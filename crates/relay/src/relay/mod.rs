@@ -30,6 +30,7 @@ use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::fanout::{Fanout, FlushCounts, Tables};
+use crate::flush_queues::{FlushQueues, OWN};
 use crate::gate::{Counted, Gate};
 use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
@@ -83,7 +84,6 @@ const MAX_MUTED: usize = 64;
 /// core (federated games §3.1): each serves its own participants, and passes what they publish to
 /// those of the others that listen, which never pass it on.
 pub struct Relay {
-    mode: Mode,
     subscription_lifetime: Duration,
     most_of_participant: Most,
     max_datagram: u16,
@@ -113,7 +113,8 @@ pub struct Relay {
     table: SubscriptionTable,
     overlay: Overlay,
     siblings: Siblings,
-    pending: Pending,
+    /// What waits for a flush.
+    queues: FlushQueues,
     fanout: Fanout,
     thinning: Thinning,
     batch: SendBatch,
@@ -140,9 +141,6 @@ pub struct Relay {
     owners: KeyedState,
     /// How fast senders on other data threads are told of who is gone.
     gone: Bucket,
-    flush_at: Option<Time>,
-    /// The last tick that is over; at most one flush a tick.
-    ticked: Time,
     sweep_at: Option<Time>,
     /// When there is something to do about group keys by itself.
     keys_at: Option<Time>,
@@ -163,7 +161,6 @@ impl Relay {
         let sessions = config.sessions(&siblings);
         let share = config.share(&siblings, table_key);
         let mut relay = Relay {
-            mode: config.mode,
             subscription_lifetime: config.limits.subscription,
             most_of_participant: config.most_of_participant(),
             max_datagram: config.max_datagram,
@@ -186,7 +183,7 @@ impl Relay {
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             overlay: Overlay::new(config.tables.max_routes, table_key),
             siblings,
-            pending: Pending::new(max_ports),
+            queues: FlushQueues::new(config.mode, max_ports),
             fanout: Fanout::new(max_ports, max_pairs, config.smallest_set),
             thinning: Thinning::new(config.mode, config.tables.max_flow_pairs),
             batch: SendBatch::with_room(2 * MAX_PENDING_BYTES),
@@ -209,8 +206,6 @@ impl Relay {
             unreachable: Vec::with_capacity(MAX_MUTED),
             owners: KeyedState::new(table_key),
             gone: Bucket::default(),
-            flush_at: None,
-            ticked: Time::ZERO,
             sweep_at: None,
             keys_at: None,
             round: keys::Round::FIRST,
@@ -227,9 +222,14 @@ impl Relay {
         relay
     }
 
-    /// When updates leave.
-    pub fn mode(&self) -> Mode {
-        self.mode
+    /// By which mode sockets are read: of those of its comtrees the one that waits the least.
+    pub(crate) fn reading(&self) -> Mode {
+        self.queues.reading()
+    }
+
+    /// When the next flush is.
+    pub(crate) fn flush_due(&self) -> Option<Time> {
+        self.queues.due()
     }
 
     /// What has happened since the start.
@@ -400,7 +400,7 @@ impl Relay {
             .then_some(Time::ZERO);
         let upstreams = self.upstreams_due();
         [
-            self.flush_at,
+            self.flush_due(),
             self.sweep_at,
             self.keys_due(),
             to_tell,
@@ -431,13 +431,13 @@ impl Relay {
     /// Whether updates wait for a tick, so that the socket is better read at leisure than at
     /// every arrival.
     pub fn is_collecting(&self) -> bool {
-        matches!(self.mode, Mode::Periodic { .. }) && self.flush_at.is_some()
+        self.reading() != Mode::Immediate && self.flush_due().is_some()
     }
 
     /// Whether what waits must leave before more is read: otherwise one flood would take the room
     /// of all others while the relay is half idle.
     pub fn is_filling_up(&self) -> bool {
-        self.pending.is_half_full() || self.replies.is_half_full()
+        self.queues.is_any_half_full() || self.replies.is_half_full()
     }
 
     /// Hands everything that is due at `now` to `send`, batch by batch: replies first, then, if
@@ -453,11 +453,9 @@ impl Relay {
         self.advance_leaving(now);
         self.advance_successions(now);
         self.advance_doubled(now);
-        let is_flush = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
+        let is_flush = self.queues.is_any_due(now);
         let due = is_flush || self.thinning.is_due(now);
-        if let Mode::Periodic { tick } = self.mode {
-            self.ticked = now.last_multiple(tick);
-        }
+        self.queues.advance(now);
         // 1. Replies: those to sessions before those to strangers.
         let (batch, counters) = (&mut self.batch, &mut self.counters);
         for replies in [&mut self.replies, &mut self.replies_to_strangers] {
@@ -491,13 +489,16 @@ impl Relay {
             now,
         };
         let mut counts = FlushCounts { counters, comtrees: &mut self.comtrees };
-        if is_flush {
-            self.flush_at = None;
+        for queue in self.queues.due_mut(now) {
+            queue.begin_flush();
             counts.counters.flushes += 1;
-            self.fanout.send_all(&mut self.pending, &mut tables, &mut counts, batch, send);
-            self.forget_targets();
-        } else {
-            let pending = &mut self.pending;
+            tables.thinning.begin_flush(queue.mode);
+            let pending = &mut queue.pending;
+            self.fanout.send_all(pending, &mut tables, &mut counts, batch, &mut send);
+            forget_targets(pending, tables.table, counts.comtrees);
+        }
+        if !is_flush {
+            let pending = &mut self.queues.get_mut(OWN).pending;
             self.fanout.send_to_limited(pending, &mut tables, &mut counts, batch, send);
         }
         self.paths.flushed(now);
@@ -506,18 +507,6 @@ impl Relay {
         if self.comtrees.take_wants_keys() {
             self.keys_at = Some(now + Duration::from_millis(1));
         }
-    }
-
-    /// A group's target is gone with the flush, and a group without subscribers with it.
-    fn forget_targets(&mut self) {
-        for target in &self.pending.targets {
-            match target.audience {
-                Audience::Group(group) => self.table.forget_target(group),
-                Audience::Tree => self.comtrees.get_mut(target.comtree).tree.target = NONE,
-                Audience::Port(_) | Audience::Nobody => {}
-            }
-        }
-        self.pending.clear();
     }
 
     /// Counts a drop, on the relay and on the comtree, if it carries that.
@@ -589,4 +578,16 @@ impl Relay {
             self.notices.push_back(notice);
         }
     }
+}
+
+/// A group's target is gone with the flush, and a group without subscribers with it.
+fn forget_targets(pending: &mut Pending, table: &mut SubscriptionTable, comtrees: &mut Comtrees) {
+    for target in &pending.targets {
+        match target.audience {
+            Audience::Group(group) => table.forget_target(group),
+            Audience::Tree => comtrees.get_mut(target.comtree).tree.target = NONE,
+            Audience::Port(_) | Audience::Nobody => {}
+        }
+    }
+    pending.clear();
 }

@@ -17,7 +17,7 @@ const PROBES_A_TURN: u32 = 64;
 impl Relay {
     /// Sends the probes that are due, as many as one turn should.
     pub(super) fn send_probes(&mut self, now: Time) {
-        let is_flush_due = self.flush_at.is_some_and(|at| at <= now);
+        let is_flush_due = self.queues.due().is_some_and(|at| at <= now);
         if !self.paths.begin_round(now, is_flush_due) {
             return;
         }

@@ -9,7 +9,7 @@ use crate::bucket::Rate;
 use crate::changes::BranchRole;
 use crate::comtree_config::FIRST_ENDPOINT;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
-use crate::pending::Update;
+use crate::pending::{Update, Waiting};
 use crate::ports::Peer;
 use crate::routes::{Changed, Leads, Noted, Way};
 use crate::shape::PeerClass;
@@ -275,9 +275,11 @@ impl Relay {
         origin: PortIndex,
         update: &Update<'_>,
     ) -> Result<(), DropReason> {
-        self.find_room(update.comtree, update.payload.len())?;
-        let target = self.pending.target_of_port(port);
-        self.queue(now, target, origin, update);
+        let of = self.ports.get(port).ok_or(DropReason::UnknownDestination)?.comtree_index;
+        self.find_room(of, update.payload.len())?;
+        let queue = self.queues.get_mut(self.comtrees.get(of).queue);
+        let target = queue.pending.target_of_port(port);
+        queue.push(now, target, Waiting::new(origin, update), update.payload);
         Ok(())
     }
 

@@ -174,10 +174,12 @@ impl Relay {
     pub(super) fn successions_due(&self) -> Option<Time> {
         // The tree is asked only at the flush where an update goes. So no phase begins while one waits, and it
         // leaves as the tree stood when it came.
-        let flush = self.flush_at.filter(|_| !self.pending.records.is_empty());
-        let earliest = flush.unwrap_or(Time::ZERO);
         let due = |index: &ComtreeIndex| {
-            let succession = self.comtrees.get(*index).tree.succession.as_ref()?;
+            let entry = self.comtrees.get(*index);
+            let queue = self.queues.get(entry.queue);
+            let flush = queue.due().filter(|_| !queue.pending.records.is_empty());
+            let earliest = flush.unwrap_or(Time::ZERO);
+            let succession = entry.tree.succession.as_ref()?;
             match succession.phase {
                 Phase::Watching { until } => Some(until),
                 Phase::Asking if self.has_asked(*index) => Some(Time::ZERO),
@@ -210,12 +212,10 @@ impl Relay {
 
     /// Goes on with successions as far as it is time. Only between flushes.
     pub(super) fn advance_successions(&mut self, now: Time) {
-        if self.overlay.successions.is_empty() || !self.pending.records.is_empty() {
-            return;
-        }
         for place in (0..self.overlay.successions.len()).rev() {
             let index = self.overlay.successions[place];
-            if !self.advance_succession(now, index) {
+            let queue = self.queues.get(self.comtrees.get(index).queue);
+            if queue.pending.records.is_empty() && !self.advance_succession(now, index) {
                 self.overlay.successions.swap_remove(place);
             }
         }

@@ -15,10 +15,10 @@ impl Relay {
         for (number, sibling) in incoming.iter_mut().enumerate() {
             let lost = sibling.read_data(|update| {
                 self.take_passed(now, update);
-                !self.pending.is_half_full()
+                !self.queues.is_any_half_full()
             });
             self.count_drops(DropReason::SiblingsFull, lost);
-            if self.pending.is_half_full() {
+            if self.queues.is_any_half_full() {
                 stopped_at = Some(number);
                 break;
             }

@@ -246,7 +246,7 @@ impl Relay {
 
     fn resend_after(&self, session: SessionIndex) -> Duration {
         let round_trip = self.link_at(session).and_then(|link| link.round_trip());
-        let read = self.mode.longest_unread();
+        let read = self.queues.reading().longest_unread();
         round_trip.map_or(RESEND_AT_FIRST, |round_trip| RESEND_AFTER + 2 * round_trip + read)
     }
 

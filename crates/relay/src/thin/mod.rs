@@ -25,6 +25,7 @@ pub(crate) use link_share::LinkShares;
 pub use row::Fairness;
 pub(crate) use rows::RowIndex;
 
+use crate::flush_queues::FlushQueues;
 use crate::index::{ComtreeIndex, LogNumber, NONE, NOTHING, PortIndex};
 use crate::pending::{Pending, Waiting};
 use crate::shape::{PeerClass, Shape};
@@ -82,8 +83,10 @@ pub(crate) struct Wanted {
 
 /// The receivers of a data thread that have a budget.
 pub(crate) struct Thinning {
-    /// What may be saved up is that of this time, a tick in periodic mode.
+    /// What may be saved up is that of this time: of receivers in the flush at work, and of links, which comtrees of all
+    /// modes share.
     at_once: Duration,
+    links_at_once: Duration,
     /// By port, as far as any has a budget.
     receivers: Vec<Receiver>,
     limited: Vec<Limited>,
@@ -112,12 +115,9 @@ pub(crate) struct Thinning {
 
 impl Thinning {
     pub(crate) fn new(mode: Mode, max_pairs: u32) -> Thinning {
-        let at_once = match mode {
-            Mode::Immediate => AT_ONCE,
-            Mode::Periodic { tick } => tick,
-        };
         Thinning {
-            at_once,
+            at_once: at_once(mode),
+            links_at_once: at_once(mode),
             receivers: Vec::new(),
             limited: Vec::new(),
             rows: Rows::new(max_pairs),
@@ -235,7 +235,7 @@ impl Thinning {
             }
         }
         if fits && self.links.is_any_shaped() {
-            self.links.advance(now, self.at_once, port);
+            self.links.advance(now, self.links_at_once, port);
             if !self.links.fits(port, (bytes, updates)) {
                 return false;
             }
@@ -248,8 +248,14 @@ impl Thinning {
         fits
     }
 
-    /// A flush begins.
-    pub(crate) fn begin_flush(&mut self) {
+    /// The comtrees have other modes from now on.
+    pub(crate) fn follow_modes(&mut self, queues: &FlushQueues) {
+        self.links_at_once = queues.longest(at_once);
+    }
+
+    /// A flush of comtrees of this mode begins.
+    pub(crate) fn begin_flush(&mut self, mode: Mode) {
+        self.at_once = at_once(mode);
         self.flush += 1;
         self.first_of_flush = self.log.next();
     }
@@ -501,7 +507,7 @@ impl Thinning {
     /// What has left over the shaped links is taken from what they bear: `bytes_out` knows the bytes in all.
     pub(crate) fn sync_links(&mut self, now: Time, bytes_out: impl Fn(SessionIndex) -> u64) {
         if self.links.is_any_shaped() {
-            self.links.sync(now, self.at_once, bytes_out);
+            self.links.sync(now, self.links_at_once, bytes_out);
         }
     }
 
@@ -524,6 +530,11 @@ impl Thinning {
     pub(crate) fn sweep(&mut self, now: Time) {
         self.flows.sweep(now, FLOW_SWEEPS);
     }
+}
+
+/// What receivers may save up is that of this time: of a tick in periodic mode.
+fn at_once(mode: Mode) -> Duration {
+    mode.tick().unwrap_or(AT_ONCE)
 }
 
 /// Every flow is looked at once a second.

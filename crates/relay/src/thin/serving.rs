@@ -7,6 +7,7 @@ use super::rows::{Entry, RowIndex};
 use crate::index::{NONE, PortIndex};
 use crate::pending::Pending;
 use crate::shape::PeerClass;
+use crate::timing::Mode;
 use canopy_wire::Time;
 use core::time::Duration;
 
@@ -46,7 +47,7 @@ impl Thinning {
         let mut place = 0;
         while let Some(row) = self.rows.listed(place) {
             if let Some(port) = self.rows.get(row).key.alone {
-                self.links.advance(now, self.at_once, port);
+                self.links.advance(now, self.links_at_once, port);
             }
             place += 1;
         }
@@ -75,14 +76,14 @@ impl Thinning {
     /// `numbers`, in the order in which they came.
     pub(crate) fn serve(
         &mut self,
-        (now, fairness): (Time, Fairness),
+        (now, fairness, mode): (Time, Fairness, Mode),
         row: RowIndex,
         pending: &mut Pending,
         numbers: &mut Vec<u32>,
     ) -> Serving {
         let down = self.down_of(row);
         let entry = self.rows.get_mut(row);
-        let at_once = self.at_once.max(self.looks.every(entry.key.shape.class));
+        let at_once = super::at_once(mode).max(self.looks.every(entry.key.shape.class));
         let window = self.looks.window(entry.key.shape.class);
         entry.allowance.advance(now, at_once, spare(down), window);
         let before = entry.row.pairs();

@@ -9,6 +9,7 @@ mod changes;
 mod chosen_threads;
 mod comtree_budgets;
 mod data_plane;
+mod flush_modes;
 mod group_keys;
 mod hello_floods;
 mod identity;

@@ -3,8 +3,8 @@
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config};
 use canopy_batch::SendBatch;
 use canopy_relay::{
-    Budget, Change, Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Received, Relay, Turn,
-    Wait,
+    Budget, Change, ComtreeConfig, Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Received,
+    Relay, RelayConfig, Turn, Wait,
 };
 use canopy_wire::{
     Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Lane, Level, Path, Time,
@@ -396,6 +396,47 @@ fn wait_after_little(mut world: World) -> Wait {
 fn with_little_traffic_a_long_tick_is_read_every_50_ms() {
     let tick = Duration::from_millis(200);
     assert_eq!(wait_after_little(two(Mode::Periodic { tick })), Wait::Stranger(at(1050)));
+}
+
+/// A comtree's tick need not end with a read: then it is waited for by itself.
+#[test]
+fn a_tick_that_ends_between_reads_is_not_missed() {
+    let modes = [(COMTREE, 50), (OTHER_COMTREE, 80)].map(|(comtree, millis)| ComtreeConfig {
+        mode: Some(Mode::Periodic { tick: Duration::from_millis(millis) }),
+        ..ComtreeConfig::new(comtree, 1)
+    });
+    let config = RelayConfig { comtrees: modes.to_vec(), ..config(Mode::Immediate) };
+    let mut world = World::of(config, 2);
+    let other = world.add_participant(0, OTHER_COMTREE);
+    world.settle();
+    world.subscribe_all(7, 0);
+    let some = [vec![update(&mut world, other, OTHER_COMTREE, b"x")], Vec::new(), Vec::new()];
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(1260), &mut medium).unwrap();
+    // A tick of 80 ms ends at 1280 ms, and the reads are at multiples of 12.5 ms.
+    let turns = [(1270, 1275), (1275, 1280), (1280, 0)];
+    for (batch, (now, next)) in some.into_iter().zip(turns) {
+        medium.batches.push_back(batch);
+        let flushes = turn.relay().counters().flushes;
+        turn.run(at(now), &mut medium).unwrap();
+        assert_eq!(turn.relay().counters().flushes - flushes, u64::from(now == 1280), "at {now}");
+        match turn.wait() {
+            Wait::Until(until) | Wait::Stranger(until) => assert_eq!(until, at(next)),
+            wait @ Wait::Arrival(_) => assert_eq!(next, 0, "{wait:?}"),
+        }
+    }
+}
+
+/// One comtree whose updates leave at once, and sockets are read at every arrival.
+#[test]
+fn where_one_comtree_is_immediate_every_arrival_is_read() {
+    let mut comtrees = config(PERIODIC).comtrees;
+    comtrees[1].mode = Some(Mode::Immediate);
+    let mut world = World::of(RelayConfig { comtrees, ..config(PERIODIC) }, 2);
+    world.subscribe_all(7, 0);
+    let wait = wait_after_little(world);
+    assert!(matches!(wait, Wait::Arrival(_)), "{wait:?}");
 }
 
 /// Should all who have a session begin to send at once, the receive buffers must hold it.

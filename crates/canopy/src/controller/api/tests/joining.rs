@@ -16,7 +16,7 @@ fn credential(subject: &str, world: &str, up_bits: u64, signer: &SigningKey) -> 
     let now = UnixTime(crate::controller::driver::now().as_nanos() / 1_000_000_000);
     let grant: canopy_token::Grant = serde_json::from_value(json!({
         "world": world, "budget": { "up_bits": up_bits },
-        "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"] } }],
+        "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"], "level": 2 } }],
     }))
     .unwrap();
     let claims = canopy_token::Claims {
@@ -95,6 +95,24 @@ async fn participants_join_with_a_credential_for_the_world() {
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     let gone = daemon.joins.leave(&[1; 32], leave_by(&good)).await.unwrap_err();
     assert_eq!(gone.status, 404);
+}
+
+#[tokio::test]
+async fn a_token_grants_no_level_that_the_world_has_not() {
+    let (daemon, _folder) = trusting().await;
+    daemon.world("lobby", 1).await;
+    let by_credential = credential("player", "lobby", 1000, &key(5));
+    for (levels, granted) in [(0, 0), (1, 1), (3, 2), (1, 1)] {
+        let change = json!({ "levels": levels }).to_string();
+        assert!(daemon.send("PATCH", "/v1/worlds/lobby", &change).await.0.is_success());
+        let joined = daemon.joins.join(join_by(&by_credential)).await.unwrap();
+        let claims = canopy_token::Claims::read_unverified(&joined.token).unwrap();
+        assert_eq!(claims.grant.comtrees[0].publish.level.0, granted, "the credential has 2");
+        let (_, let_in) = daemon.send("POST", "/v1/worlds/lobby/members", &new_member(7)).await;
+        let token = let_in["token"].as_str().unwrap();
+        let of = &canopy_token::Claims::read_unverified(token).unwrap().grant.comtrees[0];
+        assert_eq!((of.publish.level.0, of.subscribe.level.0), (levels, levels));
+    }
 }
 
 #[tokio::test]
