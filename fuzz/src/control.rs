@@ -157,7 +157,7 @@ impl World {
 
 fn enter(owner: Owner, relay: RelayId) -> Enter {
     let world = Name::new("lobby").expect("a name");
-    Enter { world, owner, limits: None, measured: vec![(relay, 100)] }
+    Enter::new(world, owner, vec![(relay, 100)])
 }
 
 /// An input of a form, with messages.

@@ -174,10 +174,9 @@ fn admit(
     let measured: Vec<Nearness> = join.measured.into_iter().map(near).collect();
     let wish = Wish { owner: owner(caller), budget, measured: &measured };
     let ask = enter(controller, &join.world, &wish)?;
-    let world = controller.world(&ask.world)?.id;
-    let admission = decide(controller, now, &ask)?;
     let entry = Entry { visit: join.visit.unwrap_or(0), let_in: 0 };
-    controller.set_entry(world, ask.owner, entry);
+    let ask = Enter { entry, ..ask };
+    let admission = decide(controller, now, &ask)?;
     json(&joined(controller, &admission, &ask)?)
 }
 
@@ -191,7 +190,7 @@ fn leave(
     let (id, owner) = (controller.world(&name)?.id, owner(caller));
     match address {
         Some(address) => controller.give_up_place(id, owner, address)?,
-        None if controller.depart(id, owner) == 0 => {
+        None if !controller.depart(id, owner) => {
             return Err(Problem::missing("world", "you are not in it", "join it first"));
         }
         None => {}

@@ -92,7 +92,7 @@ pub fn enter(controller: &Controller, world: &str, ask: &Wish<'_>) -> Result<Ent
         measured = (0..).zip(emptiest(controller)).map(|(rank, relay)| (relay, rank)).collect();
     }
     let limits = ask.budget.map(|budget| budget.limits("budget")).transpose()?;
-    Ok(Enter { world: name("world", world)?, owner: ask.owner, limits, measured })
+    Ok(Enter { limits, ..Enter::new(name("world", world)?, ask.owner, measured) })
 }
 
 /// What somebody wishes for in a world.

@@ -83,7 +83,8 @@ pub struct Join {
     /// How near the relays are that it has measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<Nearness>,
-    /// A number for its visit, the same from a join to the leave: so who leaves leaves no place of a later join.
+    /// A number for its visit, the same from a join to the leave, and higher than those of earlier visits: so who leaves
+    /// leaves no place of a later join, and a late join is told from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visit: Option<u64>,
 }

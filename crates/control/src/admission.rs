@@ -35,6 +35,30 @@ pub struct Enter {
     pub limits: Option<Limits>,
     /// The relays that it has measured, and the time one way to each, microseconds.
     pub measured: Vec<(RelayId, u32)>,
+    /// What it may have at most, whichever place it gets; anything if nothing.
+    pub most: Option<Limits>,
+    /// By what it is in, once it has the place.
+    pub entry: Entry,
+}
+
+impl Enter {
+    /// An endpoint that says no limits, is bounded by none, and is in by nothing.
+    pub fn new(world: Name, owner: Owner, measured: Vec<(RelayId, u32)>) -> Enter {
+        let entry = Entry::default();
+        Enter { world, owner, limits: None, measured, most: None, entry }
+    }
+
+    /// What it gets of these limits.
+    pub(crate) fn bounded(&self, limits: Limits) -> Limits {
+        let of = |one: Rate, most: Rate| Rate {
+            bits: one.bits.min(most.bits),
+            packets: one.packets.min(most.packets),
+        };
+        self.most.map_or(limits, |most| Limits {
+            send: of(limits.send, most.send),
+            receive: of(limits.receive, most.receive),
+        })
+    }
 }
 
 /// What an endpoint gets. It is reserved; the relay lets it in once
@@ -59,7 +83,8 @@ pub struct Admission {
 
 impl State {
     /// Lets an endpoint enter: the nearest relay by measured delay that has room gets it. Who has been a
-    /// member lately gets the address that it had, at whichever relay.
+    /// member lately gets the address that it had, at whichever relay. Who is in keeps its place, with what it may have
+    /// of that.
     pub(crate) fn enter(
         &mut self,
         op: &mut Op,
@@ -70,14 +95,20 @@ impl State {
         let (id, default) = (world.id, world.default);
         self.may_enter(now, id, ask)?;
         if let Some(address) = self.owners.get(&(id, ask.owner)).copied() {
+            let has = self.held(id, address)?.limits;
+            let bounded = ask.bounded(has);
+            if bounded != has {
+                self.modify(op, id, address, bounded)?;
+            }
             self.renew(op, now, id, address)?;
+            self.set_entry(op, id, ask.owner, ask.entry);
             op.effects.push(Effect::Confirm(id, address));
             return self.admission(id, address);
         }
         if let Some(address) = self.readmit(op, now, id, ask) {
             return self.admission(id, address);
         }
-        let limits = ask.limits.unwrap_or(default).whole();
+        let limits = ask.limits.unwrap_or(default);
         let address = self.enter_nearest(op, now, id, ask, limits, |_, _| true)?;
         self.admission(id, address)
     }
@@ -107,13 +138,14 @@ impl State {
             return None;
         }
         let until = now + self.settings.lease;
-        let member = Member { state: MemberState::Held, until, ..before };
+        let (limits, entry) = (ask.bounded(before.limits), ask.entry);
+        let member = Member { state: MemberState::Held, until, limits, entry, ..before };
         self.admit(op, &member);
         self.save_member(op, member);
         Some(address)
     }
 
-    /// The nearest relay that takes members, has room, and suits gets it.
+    /// The nearest relay that takes members, has room, and suits gets it, with what it may have of these limits.
     pub(crate) fn enter_nearest(
         &mut self,
         op: &mut Op,
@@ -128,7 +160,7 @@ impl State {
         measured.retain(|(relay, delay)| self.takes(*relay) && suits(*relay, *delay));
         let mut nearest = Refusal::NoRelay(ask.measured.len());
         for (place, (relay, _)) in measured.into_iter().enumerate() {
-            match self.enter_at(op, now, world, relay, ask.owner, limits) {
+            match self.enter_at(op, now, world, relay, ask, limits) {
                 Ok(address) => return Ok(address),
                 Err(refusal) if place == 0 => nearest = refusal,
                 Err(_) => {}
@@ -143,9 +175,10 @@ impl State {
         now: Time,
         world: WorldId,
         relay: RelayId,
-        owner: Owner,
+        ask: &Enter,
         limits: Limits,
     ) -> Result<Address, Refusal> {
+        let (owner, entry, limits) = (ask.owner, ask.entry, ask.bounded(limits).whole());
         let rests = |address: &Address| {
             let member = self.members.get(&(world, *address));
             member.is_some_and(|member| member.state == MemberState::Resting)
@@ -161,7 +194,6 @@ impl State {
         let (state, reserved) = (MemberState::Held, limits);
         // What barred it once is over, and forgotten with the record.
         let barred = self.members.get(&(world, address)).and_then(|before| before.barred);
-        let entry = Entry::default();
         let member =
             Member { world, address, relay, owner, limits, reserved, until, state, barred, entry };
         self.admit(op, &member);
@@ -336,7 +368,7 @@ impl State {
         if let Some(member) = given_up.cloned() {
             // The record is what bars the owner, so it lasts as long.
             let (until, barred) = (member.until.max(barred), Some(barred));
-            self.save_member(op, Member { until, barred, entry: Entry::default(), ..member });
+            self.stay_away(op, Member { until, barred, ..member });
             return Ok(());
         }
         let owner = self.served(world, address)?.owner;
@@ -346,6 +378,11 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// A member that has lost its place comes back no more by what it was in.
+    pub(crate) fn stay_away(&mut self, op: &mut Op, member: Member) {
+        self.save_member(op, Member { entry: Entry::default(), ..member });
     }
 
     /// A member's relay serves it no more: what was reserved is given back, and the address rests as
@@ -416,16 +453,27 @@ impl State {
 
     /// Gives up a member whose relay is silent. It may come back by what it was in.
     pub(crate) fn give_up(&mut self, op: &mut Op, now: Time, world: WorldId, address: Address) {
-        let entry = self.members.get(&(world, address)).map(|member| member.entry);
-        _ = self.leave(op, world, address);
+        _ = self.lose(op, world, address);
         self.release(op, now, world, address);
-        if let Some(entry) = entry.filter(|entry| *entry != Entry::default())
+    }
+
+    /// A member loses its place by no doing of its own: as if it left, but it may come back by what it was in.
+    pub(crate) fn lose(
+        &mut self,
+        op: &mut Op,
+        world: WorldId,
+        address: Address,
+    ) -> Result<(), Refusal> {
+        let Member { owner, entry, .. } = *self.served(world, address)?;
+        self.leave(op, world, address)?;
+        // Whoever was about to move is in at the other place still.
+        if entry != Entry::default()
+            && !self.owners.contains_key(&(world, owner))
             && let Some(member) = self.members.get(&(world, address)).cloned()
-            // Whoever was about to move is in at the other place still.
-            && !self.owners.contains_key(&(world, member.owner))
         {
             self.save_member(op, Member { entry, ..member });
         }
+        Ok(())
     }
 }
 

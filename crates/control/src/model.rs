@@ -227,19 +227,21 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whether it was given up with its relay, and may come back by what it was in.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.state == MemberState::Resting && self.entry != Entry::default()
+    /// Whether it has lost its place by no doing of its own, and may come back by what it was in.
+    pub fn is_given_up(&self) -> bool {
+        let has_left = matches!(self.state, MemberState::Leaving | MemberState::Resting);
+        has_left && self.entry != Entry::default()
     }
 }
 
-/// By what a member is in: what came before it counts for its place no more. Whoever has left is in by nothing; who was
-/// given up with its relay may come back by it.
+/// By what a member is in: what came before it counts for its place no more. Whoever has left is in by nothing; whom its
+/// relay has lost, or did not let in, may come back by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The number that the tokens of its place name, if a backend has let it in; 0 if it came by itself.
     pub let_in: u64,
-    /// The number that its client has given to its visit, from a join to the leave; 0 if none.
+    /// The number that its client has given to its visit, from a join to the leave; 0 if none. Of two visits, the one
+    /// that has begun later has the higher number.
     pub visit: u64,
 }
 

@@ -58,9 +58,8 @@ impl State {
             // What is nearer is full, or about to go.
             Err(_) => return self.enter(op, now, ask),
         };
-        let entry = present.entry;
+        // What it has stays as it is, in case the other place comes to nothing.
         self.save_member(op, Member { state: MemberState::Moving, ..present });
-        self.set_entry(op, world, ask.owner, entry);
         self.admission(world, address)
     }
 
@@ -82,12 +81,25 @@ impl State {
         address: Address,
     ) -> Result<(), Refusal> {
         let is_its_own = |member: &&Member| member.owner == owner;
-        if self.members.get(&(world, address)).filter(is_its_own).is_none() {
+        let Some(member) = self.members.get(&(world, address)).filter(is_its_own) else {
             let world = self.worlds.get(&world).map(|world| world.name.to_string());
             let (address, world) = (address.to_string(), world.unwrap_or_default());
             return Err(Refusal::NoSuchMember { address, world });
+        };
+        if member.is_given_up() {
+            self.stay_away(op, member.clone());
+            return Ok(());
         }
         self.leave(op, world, address)
+    }
+
+    /// A participant that has lost its place comes back no more by what it was in. Returns whether it could have.
+    pub(crate) fn renounce(&mut self, op: &mut Op, world: WorldId, owner: Owner) -> bool {
+        let last = self.former.get(&(world, owner)).and_then(|at| self.members.get(&(world, *at)));
+        let given_up = last.filter(|member| member.is_given_up()).cloned();
+        let could = given_up.is_some();
+        given_up.into_iter().for_each(|member| self.stay_away(op, member));
+        could
     }
 
     /// A participant leaves with all places that it has. Returns their addresses.

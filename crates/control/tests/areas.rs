@@ -55,8 +55,7 @@ impl Bed {
             core: Core::Center,
         };
         let world = controller.create_world(world).unwrap();
-        let enter =
-            Enter { world: name("w"), owner: [7; 16], limits: None, measured: vec![(relay, 1)] };
+        let enter = Enter::new(name("w"), [7; 16], vec![(relay, 1)]);
         let mut bed = Bed { controller, storage, now, world, relay: (relay, RelaySide::new(1)) };
         bed.pass(1);
         bed.controller.enter(bed.now, &enter).unwrap();

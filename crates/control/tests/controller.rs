@@ -124,10 +124,19 @@ impl Bed {
 
     /// An endpoint enters that is next to these relays, the nearest first.
     fn enter(&mut self, owner: u8, near: &[usize], limits: Limits) -> Result<Admission, Refusal> {
+        self.enter_by(owner, near, limits, Entry::default())
+    }
+
+    fn enter_by(
+        &mut self,
+        owner: u8,
+        near: &[usize],
+        limits: Limits,
+        entry: Entry,
+    ) -> Result<Admission, Refusal> {
         let measured = near.iter().zip(1..).map(|(at, far)| (self.relays[*at].0, far * 1000));
-        let (owner, limits) = ([owner; 16], Some(limits));
-        let ask = Enter { world: world(), owner, limits, measured: measured.collect() };
-        self.controller.enter(self.now, &ask)
+        let ask = Enter::new(world(), [owner; 16], measured.collect());
+        self.controller.enter(self.now, &Enter { limits: Some(limits), entry, ..ask })
     }
 
     fn set_link(&mut self, link: u32, ends: [usize; 2], up: bool) {
@@ -658,10 +667,8 @@ fn whose_channel_breaks_stays_while_a_neighbour_hears_it_and_is_lost_at_once_if_
         of.state
     };
     assert_eq!(say(&mut bed, 0, 1), RelayState::Up, "r2 hears it");
-    let refusal = bed.controller.enter(
-        bed.now,
-        &Enter { world: world(), owner: [9; 16], limits: None, measured: vec![(RelayId(2), 1)] },
-    );
+    let refusal =
+        bed.controller.enter(bed.now, &Enter::new(world(), [9; 16], vec![(RelayId(2), 1)]));
     assert_eq!(refusal, Err(Refusal::NoRelay(1)), "it takes nobody new");
     assert_eq!(say(&mut bed, 2, 2), RelayState::Gone);
     assert!(
@@ -675,13 +682,10 @@ fn whose_channel_breaks_stays_while_a_neighbour_hears_it_and_is_lost_at_once_if_
 #[test]
 fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_of_it_any_more() {
     let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)]);
-    let before = bed.enter(0, &[2], limits(1000, 1000)).unwrap();
-    let other = bed.enter(1, &[2], limits(1000, 1000)).unwrap();
     let entry = Entry { let_in: 5, visit: 6 };
+    let before = bed.enter_by(0, &[2], limits(1000, 1000), entry).unwrap();
+    let other = bed.enter_by(1, &[2], limits(1000, 1000), entry).unwrap();
     let entered = |bed: &Bed, owner| bed.controller.known_by(before.world, owner).unwrap().entry;
-    for owner in [[0; 16], [1; 16]] {
-        bed.controller.set_entry(before.world, owner, entry);
-    }
     bed.exchange();
     // One leaves while its relay is there.
     bed.controller.leave(before.world, other.address).unwrap();
@@ -725,8 +729,8 @@ fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_
 #[test]
 fn who_is_kicked_after_its_relay_was_lost_does_not_come_back() {
     let mut bed = Bed::new(2, 10_000_000, &[(0, 1, 1000)]);
-    let Admission { world, address, .. } = bed.enter(7, &[1], limits(1, 1)).unwrap();
-    bed.controller.set_entry(world, [7; 16], Entry { let_in: 5, visit: 6 });
+    let entry = Entry { let_in: 5, visit: 6 };
+    let Admission { world, address, .. } = bed.enter_by(7, &[1], limits(1, 1), entry).unwrap();
     bed.exchange();
     bed.connected = 1;
     bed.set_link(1, [0, 1], false);

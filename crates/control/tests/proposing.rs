@@ -214,7 +214,7 @@ impl Bed {
             };
             self.controller.create_world(new).unwrap();
         }
-        let ask = Enter { world, owner: [owner; 16], limits: None, measured: vec![(near, 1)] };
+        let ask = Enter::new(world, [owner; 16], vec![(near, 1)]);
         self.controller.enter(self.now, &ask).unwrap();
     }
 }

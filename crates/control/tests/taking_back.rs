@@ -272,7 +272,7 @@ fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
     // Another member needs more over the link to the neighbour, and only that has heard of it.
     let limits = Some(Limits { send: rate(2000), receive: rate(2000) });
     let measured = vec![(bed.relays[0].0, 1000)];
-    let ask = Enter { world: world(), owner: [9; 16], limits, measured };
+    let ask = Enter { limits, ..Enter::new(world(), [9; 16], measured) };
     let address = bed.controller.enter(bed.now, &ask).unwrap().address;
     bed.tick(|at| at != 0);
     say_that_it_may_leave(&mut bed);

@@ -186,24 +186,19 @@ impl Right {
         }
     }
 
-    /// What it leaves of a place's limits; nothing if they do.
-    pub(super) fn narrowed(&self, limits: Limits) -> Option<Limits> {
+    /// What a place by it may bear at most; anything if nothing.
+    pub(super) fn most(&self) -> Option<Limits> {
         let (Ceiling::Credential(Grant { budget: most, .. })
         | Ceiling::Token(Grant { budget: most, .. })) = &self.ceiling
         else {
             return None;
         };
-        let least = |has: f64, most: Option<u64>| most.map_or(has, |most| has.min(most as f64));
-        let Limits { send, receive } = limits;
-        let rate = |has: Rate, bits, packets| Rate {
-            bits: least(has.bits, bits),
-            packets: least(has.packets, packets),
-        };
-        let less = Limits {
-            send: rate(send, most.up_bits, most.up_packets),
-            receive: rate(receive, most.down_bits, most.down_packets),
-        };
-        (less != limits).then_some(less)
+        let number = |most: Option<u64>| most.map_or(f64::INFINITY, |most| most as f64);
+        let rate = |bits, packets| Rate { bits: number(bits), packets: number(packets) };
+        Some(Limits {
+            send: rate(most.up_bits, most.up_packets),
+            receive: rate(most.down_bits, most.down_packets),
+        })
     }
 
     /// What is asked for of the controller: at most what the credential grants.
@@ -239,30 +234,45 @@ impl Right {
 
     /// What the token grants: of what was admitted, what the credential grants. A credential counts
     /// comtrees within the world: its 1 is the world's first.
-    pub(super) fn grant(&self, admission: Admission) -> Result<Grant, Problem> {
-        let granted = |number: u32, comtree: Comtree| match &self.ceiling {
-            Ceiling::Nothing => None,
-            Ceiling::Credential(grant) => grant.on(Comtree(number)),
-            Ceiling::Token(grant) => grant.on(comtree),
-        };
+    pub(super) fn grant(&self, admission: Admission) -> Grant {
         let roles = match &self.ceiling {
-            Ceiling::Nothing => return Ok(admission.grant),
+            Ceiling::Nothing => return admission.grant,
             Ceiling::Credential(grant) | Ceiling::Token(grant) => grant.roles.clone(),
         };
-        let within = (1..).zip(admission.grant.comtrees).filter_map(|(number, of)| {
-            let ComtreeGrant { publish, subscribe, unicast, .. } =
-                granted(number, of.comtree)?.clone();
-            let (publish, subscribe) =
-                (publish.up_to(of.publish.level), subscribe.up_to(of.subscribe.level));
-            Some(ComtreeGrant { comtree: of.comtree, publish, subscribe, unicast })
-        });
-        let comtrees: Vec<ComtreeGrant> = within.take(MAX_COMTREES).collect();
-        if comtrees.is_empty() {
-            let what = "it grants nothing on the world's comtrees";
-            let remedy = "ask for one that grants something on comtree 1, the world's first";
-            return Err(Problem::new(403, what, "credential", remedy));
+        let bounded = |granted: ComtreeGrant| {
+            let of = admission.grant.on(granted.comtree)?;
+            let publish = granted.publish.up_to(of.publish.level);
+            let subscribe = granted.subscribe.up_to(of.subscribe.level);
+            Some(ComtreeGrant { publish, subscribe, ..granted })
+        };
+        let granted = self.granted(&admission.comtrees).filter_map(bounded);
+        let comtrees = granted.take(MAX_COMTREES).collect();
+        Grant { comtrees, roles, ..admission.grant }
+    }
+
+    /// Whether it grants anything in a world of these comtrees.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn check_comtrees(&self, comtrees: &[Comtree]) -> Result<(), Problem> {
+        if matches!(self.ceiling, Ceiling::Nothing) || self.granted(comtrees).next().is_some() {
+            return Ok(());
         }
-        Ok(Grant { comtrees, roles, ..admission.grant })
+        let what = "it grants nothing on the world's comtrees";
+        let remedy = "ask for one that grants something on comtree 1, the world's first";
+        Err(Problem::new(403, what, "credential", remedy))
+    }
+
+    /// What it grants on each of a world's comtrees.
+    fn granted(&self, comtrees: &[Comtree]) -> impl Iterator<Item = ComtreeGrant> {
+        (1..).zip(comtrees).filter_map(|(number, comtree)| {
+            let granted = match &self.ceiling {
+                Ceiling::Nothing => None,
+                Ceiling::Credential(grant) => grant.on(Comtree(number)),
+                Ceiling::Token(grant) => grant.on(*comtree),
+            };
+            Some(ComtreeGrant { comtree: *comtree, ..granted?.clone() })
+        })
     }
 }
 

@@ -5,7 +5,9 @@ use super::credentials::{Admits, Credentials, Right, token_id};
 use super::driver::{Handle, now};
 use super::waiting::{Outcome, Waiting};
 use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
-use canopy_control::{Admission, Controller, Enter, Entry, Member, Name, Refusal, WorldId};
+use canopy_control::{
+    Admission, Controller, Enter, Entry, Member, MemberState, Name, Refusal, World,
+};
 use canopy_token::{Claims, SigningKey, UnixTime};
 use canopy_wire::Time;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ pub(crate) struct JoinAsk {
     pub(crate) budget: Option<Budget>,
     /// How near relays are.
     pub(crate) measured: Vec<Nearness>,
-    /// The number that it has given to its visit; 0 if none.
+    /// The number that it has given to its visit, higher than those of earlier ones; 0 if none.
     pub(crate) visit: u64,
 }
 
@@ -67,20 +69,29 @@ struct New {
     visit: Visit,
 }
 
-/// Which visit a place is for.
+/// Which visit a place is for. The place keeps the one that has begun last.
 #[derive(Clone, Copy)]
 enum Visit {
     /// One that begins. What a visit before it asks to give back stays.
     Begins(u64),
-    /// The one that the place is for; this one if there was no place.
+    /// One that has begun before. It may use the place of a later one.
     GoesOn(u64),
 }
 
 impl Visit {
-    /// The same, asked for once more: a visit that has begun since keeps the place.
-    fn again(self) -> Visit {
-        let (Visit::Begins(visit) | Visit::GoesOn(visit)) = self;
-        Visit::GoesOn(visit)
+    /// The visit that the place is for, which was for another before.
+    ///
+    /// # Errors
+    /// The other has begun later: this join is late.
+    fn after(self, before: u64) -> Result<u64, Problem> {
+        match self {
+            Visit::Begins(visit @ 1..) if visit < before => {
+                let what = "a visit that has begun later has the place";
+                let remedy = "go on with that one or leave it; if your clock was set back, wait until its place has ended";
+                Err(Problem::new(409, what, "visit", remedy))
+            }
+            Visit::Begins(visit) | Visit::GoesOn(visit) => Ok(visit.max(before)),
+        }
     }
 }
 
@@ -161,17 +172,17 @@ impl Joins {
         let leave = move |controller: &mut Controller, _| {
             let name = Name::new(&world).map_err(Refusal::from)?;
             let id = controller.world(&name)?.id;
-            right.check_place(controller.known_by(id, owner))?;
-            let held = controller.held_by(id, owner);
-            let is_other = |held: &Member| ![0, visit.unwrap_or(0)].contains(&held.entry.visit);
-            if visit.is_some() && held.is_some_and(is_other) {
+            let known = controller.known_by(id, owner);
+            right.check_place(known)?;
+            let is_other = |known: &Member| ![0, visit.unwrap_or(0)].contains(&known.entry.visit);
+            if visit.is_some() && known.is_some_and(is_other) {
                 let what = "you have joined again since; that visit has the place now";
                 return Err(Problem::new(409, what, "visit", "leave that one"));
             }
             if let Some(address) = address {
                 return Ok(controller.give_up_place(id, owner, address)?);
             }
-            if controller.depart(id, owner) == 0 {
+            if !controller.depart(id, owner) {
                 let what = "you are not in it; you may have left by now";
                 return Err(Problem::missing(&format!("world {world}"), what, "join it first"));
             }
@@ -203,7 +214,7 @@ impl Joins {
     }
 
     async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
-        let New { right, client_key, budget, measured, mut visit } = new;
+        let New { right, client_key, budget, measured, visit } = new;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut last = Outcome::Unknown;
         for _ in 0..ATTEMPTS {
@@ -213,10 +224,11 @@ impl Joins {
             let enter = move |controller: &mut Controller, now| {
                 let wish = Wish { owner: entering.owner, budget, measured: &measured };
                 let enter = canopy_api::enter(controller, &world, &wish)?;
-                let world = controller.world(&enter.world)?.id;
-                let entry = entry(controller, world, &entering, visit)?;
+                let World { id, comtrees, .. } = controller.world(&enter.world)?;
+                entering.check_comtrees(comtrees)?;
+                let entry = entry(controller.known_by(*id, enter.owner), &entering, visit)?;
+                let enter = Enter { most: entering.most(), entry, ..enter };
                 let admission = decide(controller, now, &enter)?;
-                controller.set_entry(world, enter.owner, entry);
                 // Events are told by this thread, later: none of them can be missed.
                 let outcome = waiting.register(admission.world, admission.address)?;
                 let joined = canopy_api::joined(controller, &admission, &enter)?;
@@ -241,7 +253,6 @@ impl Joins {
                     return Err(Problem::new(504, what, &place, "ask again; the place is kept"));
                 }
             }
-            visit = visit.again();
         }
         if matches!(last, Outcome::Left) {
             let what = "the member is sent away again and again while it joins";
@@ -260,7 +271,7 @@ impl Joins {
         joined: Joined,
     ) -> Result<Joined, Problem> {
         let until = admission.until;
-        let grant = right.grant(admission)?;
+        let grant = right.grant(admission);
         let claims = Claims {
             subject: right.subject,
             id,
@@ -280,30 +291,16 @@ impl Joins {
     }
 }
 
-/// By what somebody with this right is in from now on. If the place that it has bears more than the right, it has less
-/// from then on.
+/// By what somebody with this right is in from now on, of whose place this is known.
 ///
 /// # Errors
-/// The right counts no more, or its relay has gone.
-fn entry(
-    controller: &mut Controller,
-    world: WorldId,
-    right: &Right,
-    visit: Visit,
-) -> Result<Entry, Problem> {
-    right.check_place(controller.known_by(world, right.owner))?;
-    let held = controller.held_by(world, right.owner).cloned();
-    if let Some(held) = &held
-        && let Some(less) = right.narrowed(held.limits)
-    {
-        controller.modify(world, held.address, less)?;
-    }
-    let before = held.map(|held| held.entry);
-    let visit = match visit {
-        Visit::Begins(visit) => visit,
-        Visit::GoesOn(visit) => before.map_or(visit, |before| before.visit),
-    };
-    Ok(Entry { let_in: right.let_in(before.unwrap_or_default().let_in), visit })
+/// The right counts no more, or a later visit has the place.
+fn entry(known: Option<&Member>, right: &Right, visit: Visit) -> Result<Entry, Problem> {
+    right.check_place(known)?;
+    let before = known.map_or_else(Entry::default, |known| known.entry);
+    let is_in = known.is_some_and(|known| known.state == MemberState::Held);
+    let let_in = right.let_in(if is_in { before.let_in } else { 0 });
+    Ok(Entry { let_in, visit: visit.after(before.visit)? })
 }
 
 /// The controller does not answer any more.

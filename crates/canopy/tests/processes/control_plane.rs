@@ -1,7 +1,7 @@
 //! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
 
 use crate::support::{Server, canopy, get_until, round_trace, run};
-use canopy_client::{Client, Event, Group, Level, Participant};
+use canopy_client::{Client, ClientKey, Event, Group, JoinBuilder, Level, Participant};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -137,6 +137,12 @@ impl Cluster {
             token: joined["token"].as_str().unwrap().to_owned(),
             file,
         }
+    }
+
+    /// Unmeasured: the relays are taken in turn, by their free places.
+    fn joining(&self) -> JoinBuilder {
+        let key = self.key.parse().unwrap();
+        Client::join(self.listen, key, "w").measure(Duration::ZERO)
     }
 
     fn kill_controller(&mut self) {
@@ -445,16 +451,28 @@ async fn reach_each_other(one: &Client, other: &Client, to: Participant, text: &
 
 #[tokio::test]
 async fn whose_relay_is_killed_has_its_address_at_another_and_is_reached_there() {
+    has_its_address_at_another(|cluster| cluster.joining()).await;
+}
+
+#[tokio::test]
+async fn whom_a_backend_lets_in_comes_back_by_its_token_when_its_relay_is_killed() {
+    has_its_address_at_another(|cluster| {
+        let key = ClientKey::generate().unwrap();
+        let ask = json!({ "subject": "player", "client_key": key.public() });
+        let let_in = cluster.ask("POST", "/v1/worlds/w/members", &ask);
+        cluster.joining().key(key).let_in(let_in["token"].as_str().unwrap())
+    })
+    .await;
+}
+
+/// The relay of a client that joins so is killed.
+async fn has_its_address_at_another(joining: impl Fn(&Cluster) -> JoinBuilder) {
     let cluster = Cluster::start();
     let mut relays: Vec<_> = ["r1", "r2", "r3"].map(|name| (name, cluster.relay(name))).into();
     cluster.until_relays_are(&["up", "up", "up"]);
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
-    let join = || {
-        let key = cluster.key.parse().unwrap();
-        // Unmeasured: the relays are taken in turn, by their free places.
-        Client::join(cluster.listen, key, "w").measure(Duration::ZERO).connect()
-    };
-    let (one, other) = (join().await.unwrap(), join().await.unwrap());
+    let one = cluster.joining().connect().await.unwrap();
+    let other = joining(&cluster).connect().await.unwrap();
     assert_ne!(one.relay(), other.relay());
     let before = other.participant().unwrap();
     reach_each_other(&one, &other, before, "before").await;

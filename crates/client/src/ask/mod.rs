@@ -36,8 +36,9 @@ pub struct Ask {
     pub credential: Option<String>,
     /// What is to be sent and received; what the credential or the world says if nothing.
     pub budget: Option<Budget>,
-    /// A number for the visit, the same from a join to the leave: so who leaves gives no place back that a
-    /// later join of the same key has. Without one, it does.
+    /// A number for the visit, the same from a join to the leave, and higher than those of earlier visits by the same
+    /// key: so who leaves gives no place back that a later join has, and a join that comes late takes none over.
+    /// Without one, they do.
     pub visit: Option<u64>,
 }
 

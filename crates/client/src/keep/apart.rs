@@ -34,14 +34,30 @@ impl Apart {
     pub(crate) fn start(asker: Asker, waker: Arc<Waker>) -> io::Result<(Apart, Receiver<Entered>)> {
         let mut tokio = tokio::runtime::Builder::new_current_thread();
         let runtime = tokio.enable_io().enable_time().build()?;
-        let (questions, asked) = unbounded_channel();
+        let (questions, mut asked) = unbounded_channel();
         let (enter, entered) = channel();
         let (tell, answers) = channel();
         let (alert, alerts) = mpsc::channel(1);
         let work = async move {
             let wake = Wake(waker);
             let mut asker = asker;
-            let _ = enter.send(asker.enter().await);
+            // Nothing is asked but to leave while nobody has heard of a place.
+            let measured = tokio::select! {
+                biased;
+                given_up = asked.recv() => {
+                    // Whom a backend has let in has a place all the same.
+                    if let Some(leave) = given_up {
+                        asker.answer(leave).await;
+                    }
+                    return;
+                }
+                measured = asker.look() => measured,
+            };
+            let entered = match measured {
+                Ok(measured) => asker.join(measured).await,
+                Err(error) => Err(error),
+            };
+            let _ = enter.send(entered);
             wake.0.wake();
             let following = Following::beside(&asker).run(async |told| {
                 let _ = alert.send(told).await;

@@ -2,7 +2,8 @@
 
 use crate::ClientKey;
 use crate::ask::{Ask, JoinError, Nearness, Place, RelayPlace, measure};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +52,7 @@ pub(super) struct Terms {
 impl Asker {
     /// One for a visit that begins.
     pub(crate) fn new(ask: Ask, key: ClientKey, measure: Duration, is_let_in: bool) -> Asker {
-        // Without random numbers, leaving may end what a later join has.
-        let ask = Ask { visit: getrandom::u64().ok(), ..ask };
+        let ask = Ask { visit: Some(next_visit()), ..ask };
         let terms = watch::Sender::new(Terms { ask, has_areas: false });
         Asker { terms, key, measure, is_let_in }
     }
@@ -61,12 +61,25 @@ impl Asker {
         self.terms.borrow().ask.clone()
     }
 
-    /// The first question: measures the relays, and asks for a place.
+    /// The first questions: measures the relays, and asks for a place.
     pub(crate) async fn enter(&mut self) -> Result<(Place, Vec<Nearness>), JoinError> {
-        let measured = match self.measure {
+        let measured = self.look().await?;
+        self.join(measured).await
+    }
+
+    /// How near relays are, before a place is asked for.
+    pub(crate) async fn look(&self) -> Result<Vec<Nearness>, JoinError> {
+        Ok(match self.measure {
             Duration::ZERO => Vec::new(),
             most => measure(&self.ask().relays(&self.key).await?, most).await,
-        };
+        })
+    }
+
+    /// Asks for a place, with what was measured.
+    pub(crate) async fn join(
+        &mut self,
+        measured: Vec<Nearness>,
+    ) -> Result<(Place, Vec<Nearness>), JoinError> {
         let place = self.ask().join(&self.key, &measured).await;
         Ok((self.note(place)?, measured))
     }
@@ -118,5 +131,34 @@ impl Asker {
             }
         });
         Ok(place)
+    }
+}
+
+/// The number of a visit that begins: the time. A clock that is set back makes none lower than those before it.
+fn next_visit() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    following(&LAST, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn following(last: &AtomicU64, now: u64) -> u64 {
+    let next = |last: u64| now.max(last.saturating_add(1));
+    let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+    next(before.unwrap_or_else(|last| last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_visit_has_a_higher_number_also_when_the_clock_is_set_back() {
+        let last = AtomicU64::new(0);
+        assert_eq!(
+            [1000, 1000, 5, 2000].map(|now| following(&last, now)),
+            [1000, 1001, 1002, 2000]
+        );
+        let (first, second) = (next_visit(), next_visit());
+        assert!(0 < first && first < second);
     }
 }

@@ -150,13 +150,13 @@ impl Controller {
         }
     }
 
-    /// Rolls back: the relay was not able to let a member in.
+    /// Rolls back: the relay was not able to let a member in, which may come back by what it was in.
     fn reject(&mut self, comtree: Comtree, address: Address, relay: RelayId, why: String) {
         let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
             return;
         };
         let mut op = Op::default();
-        if self.state.leave(&mut op, world, address).is_err() {
+        if self.state.lose(&mut op, world, address).is_err() {
             return;
         }
         if let Ok(relay) = self.state.relay(relay) {
@@ -297,8 +297,11 @@ mod tests {
     use super::*;
     use crate::agent::Agent;
     use crate::storage::{MemoryStorage, Storage};
-    use crate::{Core, Downlink, Enter, MemberState, Mode, Name, NewRelay, NewWorld, Retry};
+    use crate::{
+        Admission, Core, Downlink, Enter, Entry, MemberState, Mode, Name, NewRelay, NewWorld, Retry,
+    };
     use canopy_plan::{Limits, Rate};
+    use core::time::Duration;
 
     const NOW: Time = Time::from_millis(1000);
 
@@ -337,6 +340,41 @@ mod tests {
     }
 
     #[test]
+    fn whom_its_next_relay_does_not_let_in_may_come_back_by_what_it_was_in_and_who_is_sent_away_may_not()
+     {
+        let mut storage = MemoryStorage::default();
+        let mut controller =
+            Controller::start(Settings::default(), Retry::default(), NOW, &mut storage).unwrap();
+        let [lost, next] = two_relays(&mut controller);
+        let entry = Entry { let_in: 5, visit: 6 };
+        let mut enter = |controller: &mut Controller, relay| {
+            let ask = Enter::new(Name::new("w").unwrap(), [7; 16], vec![(relay, 1)]);
+            let admission = controller.enter(NOW, &Enter { entry, ..ask }).unwrap();
+            commit(controller, &mut storage);
+            admission
+        };
+        enter(&mut controller, lost);
+        controller.give_up_members(NOW, lost);
+        let Admission { world, address, comtrees, .. } = enter(&mut controller, next);
+        let known = |controller: &Controller| {
+            let known = controller.known_by(world, [7; 16]).unwrap();
+            (known.state, known.entry)
+        };
+        controller.reject(comtrees[0], address, next, "it has no room".to_owned());
+        assert_eq!(known(&controller), (MemberState::Leaving, entry));
+        // It comes back before it was sent away there, and it is the same again.
+        enter(&mut controller, next);
+        controller.reject(comtrees[0], address, next, "it has no room".to_owned());
+        // Its backend sends it away meanwhile.
+        controller.kick(NOW, world, address, Duration::from_secs(60)).unwrap();
+        assert_eq!(known(&controller), (MemberState::Leaving, Entry::default()));
+        assert!(controller.kick(NOW, world, address, Duration::ZERO).is_err(), "it has gone");
+        let ask = Enter::new(Name::new("w").unwrap(), [7; 16], vec![(next, 1)]);
+        assert!(matches!(controller.enter(NOW, &ask), Err(Refusal::Barred { .. })));
+        assert_eq!(controller.audit(), Ok(()));
+    }
+
+    #[test]
     fn what_a_former_relay_says_late_ends_no_place_at_another() {
         let mut storage = MemoryStorage::default();
         let mut controller =
@@ -344,7 +382,7 @@ mod tests {
         let relays = two_relays(&mut controller);
         let mut enter = |relay: RelayId| {
             let (world, owner) = (Name::new("w").unwrap(), [7; 16]);
-            let ask = Enter { world, owner, limits: None, measured: vec![(relay, 1)] };
+            let ask = Enter::new(world, owner, vec![(relay, 1)]);
             let admission = controller.enter(NOW, &ask).unwrap();
             if relay == relays[0] {
                 controller.give_up_members(NOW, relay);

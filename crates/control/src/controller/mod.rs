@@ -20,7 +20,7 @@ use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
 use crate::measuring::Measuring;
-use crate::model::{Entry, LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
+use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::planned::MovePlan;
@@ -200,7 +200,7 @@ impl Controller {
     }
 
     /// A participant gives back one of its places. If that is the one to which it moves, it stays where it
-    /// was.
+    /// was. If it has lost that one, it does not come back to it by what it was in.
     ///
     /// # Errors
     /// It has no place of this address.
@@ -213,25 +213,16 @@ impl Controller {
         self.decide(|state, op| state.give_up_place(op, world, owner, address))
     }
 
-    /// Notes by what a participant is in, which what comes later is held against. Nothing happens to one that is not.
-    /// It is stored at once with what was decided last, if that is not stored yet: whoever is let in and has this
-    /// noted in the same moment is never in without it.
-    pub fn set_entry(&mut self, world: WorldId, owner: Owner, entry: Entry) {
-        let mut op = self.ops.pop_back().unwrap_or_default();
-        self.state.set_entry(&mut op, world, owner, entry);
-        if !op.is_empty() {
-            self.ops.push_back(op);
-        }
-    }
-
-    /// A participant leaves with all places that it has. Returns how many it had.
-    pub fn depart(&mut self, world: WorldId, owner: Owner) -> usize {
+    /// A participant leaves with all places that it has, and comes back no more by what it was in if it has lost its
+    /// place. Returns whether it had one, or could have come back.
+    pub fn depart(&mut self, world: WorldId, owner: Owner) -> bool {
         let mut op = Op::default();
-        let places = self.state.depart(&mut op, world, owner).len();
+        let had = !self.state.depart(&mut op, world, owner).is_empty();
+        let was_in = had || self.state.renounce(&mut op, world, owner);
         if !op.is_empty() {
             self.ops.push_back(op);
         }
-        places
+        was_in
     }
 
     /// Prolongs a member's lease. Returns until when.

@@ -204,7 +204,7 @@ impl Bed {
     pub(crate) fn enter(&mut self, owner: u8, at: usize, send: u32) -> Result<(), Refusal> {
         let limits = Some(Limits { send: rate(send), receive: rate(400_000) });
         let measured = vec![(self.relays[at].0, 1000)];
-        let ask = Enter { world: world(), owner: [owner; 16], limits, measured };
+        let ask = Enter { limits, ..Enter::new(world(), [owner; 16], measured) };
         self.controller.enter(self.now, &ask)?;
         self.exchange();
         Ok(())

@@ -39,7 +39,7 @@ impl Bed {
     /// The members of a relay move to another.
     pub(crate) fn relocate(&mut self, owner: u8, from: usize, to: usize) {
         let measured = vec![(self.relays[from].0, 1000), (self.relays[to].0, 1000)];
-        let ask = Enter { world: world(), owner: [owner; 16], limits: None, measured };
+        let ask = Enter::new(world(), [owner; 16], measured);
         let of = self.controller.members().find(|of| of.owner == [owner; 16]).unwrap().clone();
         self.controller.relocate(self.now, &ask).unwrap();
         self.exchange();

@@ -134,7 +134,7 @@ impl Sim {
 
     fn enter_at(&mut self, owner: u8, at: usize) {
         let (world, measured) = (Name::new("w").unwrap(), vec![(self.relays[at].id, 1)]);
-        let ask = Enter { world, owner: [owner; 16], limits: None, measured };
+        let ask = Enter::new(world, [owner; 16], measured);
         if let Some(controller) = &mut self.controller {
             controller.enter(self.now, &ask).unwrap();
         }

@@ -48,7 +48,7 @@ impl Sim {
         };
         let before = places(controller, &of);
         let moving = trees_on_the_way(controller, &of);
-        let ask = Enter { world, owner: of.owner, limits: None, measured };
+        let ask = Enter::new(world, of.owner, measured);
         let answer = controller.relocate(now, &ask);
         let after = places(controller, &of);
         match answer {
@@ -80,7 +80,7 @@ impl Sim {
         let Some(controller) = &mut self.controller else { return };
         let before = places(controller, &of);
         if leaves {
-            assert_eq!(controller.depart(of.world, of.owner), before.len());
+            assert_eq!(controller.depart(of.world, of.owner), !before.is_empty());
             assert_eq!(places(controller, &of), []);
             return;
         }

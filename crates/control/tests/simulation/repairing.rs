@@ -81,12 +81,7 @@ impl Trial {
         let near = [own, (own + 1) % RELAYS, (own + 2) % RELAYS];
         let alive = near.into_iter().filter(|at| Some(*at) != self.died);
         let measured = alive.zip(1..).map(|(at, far)| (self.sim.relays[at].id, far * 1000));
-        let ask = Enter {
-            world: self.world.clone(),
-            owner: [member as u8; 16],
-            limits: None,
-            measured: measured.collect(),
-        };
+        let ask = Enter::new(self.world.clone(), [member as u8; 16], measured.collect());
         let controller = self.sim.controller.as_mut().unwrap();
         controller.enter(self.sim.now, &ask).ok().map(|admission| admission.relay)
     }
@@ -234,12 +229,8 @@ fn a_relay_out_of_the_controllers_reach_keeps_its_members_while_a_neighbour_hear
     sim.advance(end);
     assert_eq!((there(sim), sim.told.relays_lost), (before, 0));
     // Nobody is told an address there that it could not use.
-    let ask = Enter {
-        world: trial.world.clone(),
-        owner: [99; 16],
-        limits: None,
-        measured: vec![(at, 1), (RelayId(1), 2), (RelayId(2), 3), (RelayId(3), 4)],
-    };
+    let measured = vec![(at, 1), (RelayId(1), 2), (RelayId(2), 3), (RelayId(3), 4)];
+    let ask = Enter::new(trial.world.clone(), [99; 16], measured);
     let admission = sim.controller.as_mut().unwrap().enter(sim.now, &ask).unwrap();
     assert_ne!(admission.relay, at);
     // Nobody hears anything of anyone: it is the controller that is cut off.

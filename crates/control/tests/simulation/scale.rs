@@ -114,7 +114,7 @@ impl Large {
         let near = number * 7919 / 13 % usize::from(RELAYS);
         let measured =
             (0..3).map(|at| (RelayId((near + at) as u16 % RELAYS + 1), 1000 * at as u32));
-        let ask = Enter { world, owner, limits: None, measured: measured.collect() };
+        let ask = Enter::new(world, owner, measured.collect());
         self.controller.enter(self.now, &ask).unwrap();
     }
 }

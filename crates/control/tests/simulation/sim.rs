@@ -399,7 +399,7 @@ impl Sim {
         let is_in = of(MemberState::Held).next().is_some();
         let rests: Vec<Member> = of(MemberState::Resting).cloned().collect();
         let leaves: Vec<Address> = of(MemberState::Leaving).map(|of| of.address).collect();
-        match controller.enter(self.now, &Enter { world, owner, limits, measured }) {
+        match controller.enter(self.now, &Enter { limits, ..Enter::new(world, owner, measured) }) {
             Ok(admission) => {
                 let held = controller.members().filter(|member| {
                     member.world == admission.world

@@ -149,7 +149,7 @@ impl World<'_> {
         let at = self.process.local(self.now);
         let measured = self.process.ids.iter().flatten().map(|id| (*id, 1)).collect();
         let world = self.worlds[0].name.clone();
-        let enter = Enter { world, owner: [0xee; 16], limits: None, measured };
+        let enter = Enter::new(world, [0xee; 16], measured);
         if let Some(controller) = &mut self.process.controller
             && let Err(why) = controller.enter(at, &enter)
         {

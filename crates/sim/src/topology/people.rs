@@ -50,12 +50,8 @@ impl World<'_> {
         let measured = person.near.iter().filter_map(|node| {
             Some((self.process.ids[*node]?, person.delays[*node].as_micros() as u32))
         });
-        let enter = Enter {
-            world: self.worlds[person.world].name.clone(),
-            owner: person.owner,
-            limits: None,
-            measured: measured.collect(),
-        };
+        let world = self.worlds[person.world].name.clone();
+        let enter = Enter::new(world, person.owner, measured.collect());
         let at = self.process.local(self.now);
         let answer =
             self.process.controller.as_mut().map(|controller| controller.enter(at, &enter));

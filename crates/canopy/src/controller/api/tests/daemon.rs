@@ -11,6 +11,7 @@ pub(super) struct Daemon {
     pub(super) handle: Handle,
     pub(super) joins: Joins,
     pub(super) issuer: SigningKey,
+    silent: Arc<Mutex<BTreeSet<RelayId>>>,
 }
 
 pub(super) fn key(number: u8) -> SigningKey {
@@ -44,13 +45,14 @@ impl Daemon {
         let handle = Handle::start(controller, storage, move |relay, message| {
             _ = outgoing.send((relay, message));
         });
-        tokio::spawn(obey(ids, handle.clone(), incoming));
+        let silent = Arc::new(Mutex::new(BTreeSet::new()));
+        tokio::spawn(obey(ids, handle.clone(), incoming, silent.clone()));
         let joins = Joins::start(handle.clone(), key(9), admits);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = listener.local_addr().unwrap();
         let router = Api::new(handle.clone(), joins.clone()).router(ApiSecret::new(SECRET));
         tokio::spawn(super::super::server::serve(listener, router));
-        let daemon = Daemon { api, handle, joins, issuer: key(9) };
+        let daemon = Daemon { api, handle, joins, issuer: key(9), silent };
         daemon
             .until("/v1/relays", |all| {
                 let up =
@@ -59,6 +61,12 @@ impl Daemon {
             })
             .await;
         daemon
+    }
+
+    /// A relay says nothing from now on: `a`, `b`, …
+    pub(super) fn silence(&self, relay: &str) {
+        let number = relay.as_bytes()[0] - b'a' + 1;
+        self.silent.lock().unwrap().insert(RelayId(u16::from(number)));
     }
 
     pub(super) async fn send(&self, method: &str, path: &str, body: &str) -> (StatusCode, Value) {
@@ -146,6 +154,7 @@ async fn obey(
     ids: Vec<RelayId>,
     handle: Handle,
     mut incoming: UnboundedReceiver<(RelayId, Vec<u8>)>,
+    silent: Arc<Mutex<BTreeSet<RelayId>>>,
 ) {
     let mut relays: BTreeMap<RelayId, RelaySide> =
         ids.into_iter().map(|id| (id, RelaySide::new(1))).collect();
@@ -171,6 +180,9 @@ async fn obey(
         }
         for (id, relay) in &mut relays {
             while let Some(answer) = relay.poll_transmit() {
+                if silent.lock().unwrap().contains(id) {
+                    continue;
+                }
                 let id = *id;
                 let told = handle.ask(move |controller: &mut Controller, now: Time| {
                     controller.handle_message(now, id, &answer);

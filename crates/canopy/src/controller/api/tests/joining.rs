@@ -4,19 +4,35 @@ use super::*;
 
 /// A daemon that trusts one key, and the folder that says so.
 async fn trusting() -> (Daemon, tempfile::TempDir) {
+    trusting_with(1).await
+}
+
+/// The same with so many relays.
+async fn trusting_with(relays: u8) -> (Daemon, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trust.toml");
     std::fs::write(&path, format!("keys = [\"{}\"]", key(5).public())).unwrap();
     let trust = crate::trust::TrustFile::open(path).unwrap();
-    (Daemon::admitting(1, Admits::Trusted(trust)).await, folder)
+    (Daemon::admitting(relays, Admits::Trusted(trust)).await, folder)
 }
 
 /// A credential for the client key that is all ones.
 fn credential(subject: &str, world: &str, up_bits: u64, signer: &SigningKey) -> String {
+    credential_on(1, subject, world, up_bits, signer)
+}
+
+/// The same, for the world's comtree of this number.
+fn credential_on(
+    comtree: u32,
+    subject: &str,
+    world: &str,
+    up_bits: u64,
+    signer: &SigningKey,
+) -> String {
     let now = UnixTime(crate::controller::driver::now().as_nanos() / 1_000_000_000);
     let grant: canopy_token::Grant = serde_json::from_value(json!({
         "world": world, "budget": { "up_bits": up_bits },
-        "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"], "level": 2 } }],
+        "comtrees": [{ "id": comtree, "pub": { "groups": ["0-7"], "level": 2 } }],
     }))
     .unwrap();
     let claims = canopy_token::Claims {
@@ -241,11 +257,78 @@ async fn who_leaves_gives_no_place_back_that_a_later_join_has() {
         daemon.joins.renew(join(1)).await.unwrap();
     }
     assert_eq!(daemon.get("/v1/health").await["members"], 1);
+    // Nor does a late join, which nobody waits for any more.
+    let late = daemon.joins.join(join(1)).await.unwrap_err();
+    assert!(late.status == 409 && late.to_string().contains("begun later"), "{late}");
+    daemon.joins.join(join(2)).await.expect("an answer that went astray comes again");
     daemon.joins.leave(&[1; 32], leave(Some(2))).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     // A client of an earlier release does not say.
     daemon.joins.join(join(3)).await.unwrap();
     daemon.joins.leave(&[1; 32], leave(None)).await.unwrap();
+}
+
+/// The limits of all places, as bits that are sent.
+async fn limits_of_places(daemon: &Daemon) -> Vec<f64> {
+    let sent = |controller: &mut Controller, _| {
+        let served = |state| matches!(state, MemberState::Held | MemberState::Moving);
+        let members = controller.members().filter(|member| served(member.state));
+        members.map(|member| member.limits.send.bits).collect()
+    };
+    daemon.handle.ask(sent).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_a_credential_grants_bounds_each_place_that_somebody_gets_by_it() {
+    let (daemon, _folder) = trusting_with(2).await;
+    daemon.world("lobby", 1).await;
+    let link = r#"{"ends": ["a", "b"], "bits": 1000000000, "packets": 1000000, "delay_us": 5}"#;
+    assert!(daemon.send("POST", "/v1/links", link).await.0.is_success());
+    daemon.until("/v1/links", |links| links["links"][0]["usable"] == true).await;
+    let near = |relays: &[&str]| -> Vec<canopy_api::Nearness> {
+        relays.iter().map(|of| canopy_api::Nearness { relay: (*of).into(), delay_us: 5 }).collect()
+    };
+    let by = |up_bits| credential("player-1", "lobby", up_bits, &key(5));
+    // The credential says nothing of packets, so the world's limits count beside it.
+    daemon.joins.join(JoinAsk { measured: near(&["a"]), ..join_by(&by(5000)) }).await.unwrap();
+    assert_eq!(limits_of_places(&daemon).await, [5000.0]);
+    assert!(daemon.send("POST", "/v1/relays/a/drain", "").await.0.is_success());
+    let to = |relays: &[&str]| JoinAsk { measured: near(relays), ..join_by(&by(999)) };
+    // There is nowhere to go: what it has stays as it is.
+    daemon.joins.relocate(to(&["a"])).await.unwrap_err();
+    assert_eq!(limits_of_places(&daemon).await, [5000.0]);
+    let nothing = credential_on(2, "player-1", "lobby", 999, &key(5));
+    let refused = daemon.joins.renew(join_by(&nothing)).await.unwrap_err();
+    assert!(refused.to_string().contains("nothing on the world's comtrees"), "{refused}");
+    assert_eq!(limits_of_places(&daemon).await, [5000.0]);
+    // The place that it moves to bears what the credential grants; it may stay where it was.
+    let moved = daemon.joins.relocate(to(&["a", "b"])).await.unwrap();
+    let mut all = limits_of_places(&daemon).await;
+    all.sort_by(f64::total_cmp);
+    assert_eq!(all, [999.0, 5000.0]);
+    let claims = canopy_token::Claims::read_unverified(&moved.token).unwrap();
+    assert_eq!(claims.grant.budget.up_bits, Some(999));
+    daemon.joins.leave(&[1; 32], leave_by(&by(999))).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_leaves_after_its_relay_was_lost_does_not_come_back() {
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    let (_, let_in) = daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
+    let token = let_in["token"].as_str().unwrap().to_owned();
+    daemon.joins.join(JoinAsk { visit: 7, ..join_by(&token) }).await.unwrap();
+    let relay = let_in["relay"]["name"].as_str().unwrap();
+    daemon.silence(relay);
+    let path = format!("/v1/relays/{relay}");
+    daemon.until(&path, |relay| relay["state"] == "gone").await;
+    let leave = |visit| LeaveAsk { visit: Some(visit), ..leave_by(&token) };
+    // A visit that was given up before leaves the later one what it has.
+    assert_eq!(daemon.joins.leave(&[1; 32], leave(6)).await.unwrap_err().status, 409);
+    daemon.joins.leave(&[1; 32], leave(7)).await.unwrap();
+    let over = daemon.joins.renew(join_by(&token)).await.unwrap_err();
+    assert!(over.status == 401 && over.to_string().contains("has ended"), "{over}");
+    assert_eq!(daemon.joins.leave(&[1; 32], leave(7)).await.unwrap_err().status, 401);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode};
 use canopy_control::storage::MemoryStorage;
 use canopy_control::{
-    Controller, Item, LinkReport, Name, NewRelay, RelayId, RelaySide, Retry, Settings,
+    Controller, Item, LinkReport, MemberState, Name, NewRelay, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_token::{KeySet, Revocations, SigningKey, UnixTime};
@@ -22,6 +22,7 @@ use daemon::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
