@@ -221,7 +221,7 @@ fn who_asks_again_and_again_where_there_is_no_room_is_told_of_once_a_second_with
         bed.controller.create_world(new_world(name.clone())).unwrap();
         let measured = vec![(bed.relays[0].0, 1)];
         let ask =
-            Enter { world: name, owner: [1; 16], limits: Some(limits(1, 2_000_000)), measured };
+            Enter { limits: Some(limits(1, 2_000_000)), ..Enter::new(name, [1; 16], measured) };
         bed.controller.enter(bed.now, &ask).unwrap_err();
     }
     assert_eq!(not_let_in(&mut bed).len(), 64);
