@@ -53,6 +53,7 @@ impl Fanout {
         out: &mut Outbox<'_, F>,
     ) {
         tables.thinning.begin_serving(tables.now);
+        counts.counters.updates_without_credit += tables.thinning.take_creditless();
         let mut place = 0;
         while let Some((row, is_due)) = tables.thinning.next_row(place) {
             if !is_due {

@@ -33,7 +33,7 @@ use allowance::{Allowance, WINDOW, spare};
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Level, Time, Weight};
 use core::time::Duration;
-use flows::{FlowKey, Flows};
+use flows::{FlowKey, Flows, MAX_FLOWS};
 use log::Log;
 use looks::Looks;
 use row::{News, Noted};
@@ -104,6 +104,8 @@ pub(crate) struct Thinning {
     /// By member of the row that was served last: the updates that were left out for it.
     left_out: Vec<u32>,
     looks: Looks,
+    /// How many updates rows were told of for whose flow there was no room.
+    creditless: u64,
     /// Counts the flushes, so that receivers that share a row are told of a target once.
     flush: u64,
     /// The number of the first update that this flush may bring.
@@ -121,7 +123,7 @@ impl Thinning {
             receivers: Vec::new(),
             limited: Vec::new(),
             rows: Rows::new(max_pairs),
-            flows: Flows::default(),
+            flows: Flows::new(MAX_FLOWS),
             log: Log::new(),
             links: LinkShares::default(),
             comtrees: ComtreeShares::default(),
@@ -131,6 +133,7 @@ impl Thinning {
             taken: Vec::new(),
             left_out: Vec::new(),
             looks: Looks::new(mode),
+            creditless: 0,
             flush: 0,
             first_of_flush: 0,
         }
@@ -167,6 +170,12 @@ impl Thinning {
         if self.comtrees.is_any() {
             self.make_receivers(self.comtrees.ports().max(self.receivers.len()));
         }
+    }
+
+    /// So many comtrees share the tables from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.rows.deal(comtrees);
+        self.flows.deal(comtrees);
     }
 
     /// Works out what the participants of comtrees with budgets may be sent.
@@ -353,23 +362,12 @@ impl Thinning {
         let entry = self.rows.get_mut(row);
         let noted = if is_urgent {
             entry.row.note_urgent(update, len, first)
-        } else if let Some((flow, share)) = self.flow_of(now, row, number, pending) {
+        } else {
+            let (flow, share) = self.flow_of(now, row, number, pending);
             let weight = self.weights[usize::from(weight.0)] * share;
             let Waiting { level: Level(level), series, .. } = pending.records[number as usize];
             let order = self.flush << 32 | u64::from(number);
-            let news = News { flow, weight, level, len, update, order, series };
-            let has_room = self.rows.has_room();
-            let row_entry = &mut self.rows.get_mut(row).row;
-            let before = row_entry.pairs();
-            let noted = row_entry.note(now, &news, has_room);
-            let after = row_entry.pairs();
-            self.rows.count_pairs(before, after);
-            if !matches!(noted, Noted::NoRoom | Noted::Overtaken) {
-                self.rows.replace_leftovers(row, flow);
-            }
-            noted
-        } else {
-            Noted::NoRoom
+            self.note_flow(now, row, &News { flow, weight, level, len, update, order, series })
         };
         if self.links.is_any_shaped()
             && !matches!(noted, Noted::Known | Noted::Outdated | Noted::Overtaken)
@@ -385,13 +383,34 @@ impl Thinning {
         let left_out = match noted {
             Noted::Waits | Noted::Known | Noted::Outdated => [NOTHING; 2],
             Noted::Replaces(older) => older,
-            Noted::NoRoom | Noted::Overtaken => [update, NOTHING],
+            Noted::NoRoom | Noted::Overtaken | Noted::NotItsTurn => [update, NOTHING],
         };
         for update in left_out.into_iter().filter(|update| *update != NOTHING) {
             self.rows.leave_out(row, update, &self.log);
         }
         self.list(now, row);
         noted
+    }
+
+    /// Takes note of one update of a flow. A flow for which there is no room goes on without a credit.
+    #[inline]
+    fn note_flow(&mut self, now: Time, row: RowIndex, news: &News) -> Noted {
+        let mut noted = self.rows.note(now, row, news, Flows::has_place(news.flow));
+        if noted == Noted::NoRoom {
+            let (pace, down) = (self.flows.pace_of(news.flow), self.down_of(row));
+            let of_row = &mut self.rows.get_mut(row).row;
+            noted = of_row.note_creditless(now, (news, &pace), (down, self.first_of_flush));
+            self.creditless += u64::from(!matches!(noted, Noted::Known | Noted::Outdated));
+        }
+        if !matches!(noted, Noted::Overtaken | Noted::NotItsTurn) {
+            self.rows.replace_leftovers(row, news.flow);
+        }
+        noted
+    }
+
+    /// How many updates rows were told of for whose flow there was no room, since the last call.
+    pub(crate) fn take_creditless(&mut self) -> u64 {
+        core::mem::take(&mut self.creditless)
     }
 
     /// Something waits for a row.
@@ -408,15 +427,15 @@ impl Thinning {
         row: RowIndex,
         number: u32,
         pending: &mut Pending,
-    ) -> Option<(u32, f32)> {
+    ) -> (u32, f32) {
         let record = &mut pending.records[number as usize];
         if record.flow.1 == 0.0 {
             let comtree = self.rows.get(row).comtree;
             let key = FlowKey { comtree, src: record.src, object: record.object, dst: record.dst };
             let weight = self.weights[usize::from(record.weight.0)];
-            record.flow = self.flows.note(now, key, weight)?;
+            record.flow = self.flows.note(now, key, weight);
         }
-        Some(record.flow)
+        record.flow
     }
 
     /// The row of a port, whose subscriptions may have changed since it was last asked for.
@@ -485,7 +504,7 @@ impl Thinning {
 
     /// Whether anything is remembered of a limited receiver.
     pub(crate) fn is_any_limited(&self) -> bool {
-        self.rows.has_pairs()
+        self.rows.is_any()
     }
 
     /// Whether it is time to look at what waits for limited receivers.

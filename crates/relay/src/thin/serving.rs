@@ -107,12 +107,12 @@ impl Thinning {
         } else {
             entry.row.empty(&mut self.chosen);
         }
-        let after = entry.row.pairs();
-        if entry.is_waiting() {
+        let closed = before - entry.row.pairs();
+        if entry.row.take_left_out() || entry.is_waiting() {
             entry.bound_at = now;
         }
         let replaced = self.rows.take_left_out(row, &mut self.left_out);
-        self.rows.count_pairs(before, after);
+        self.rows.give_back(row, closed);
         self.chosen.sort_unstable();
         numbers.clear();
         self.taken.clear();
