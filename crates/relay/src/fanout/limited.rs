@@ -53,6 +53,7 @@ impl Fanout {
         out: &mut Outbox<'_, F>,
     ) {
         tables.thinning.begin_serving(tables.now);
+        counts.counters.updates_without_credit += tables.thinning.take_creditless();
         let mut place = 0;
         while let Some((row, is_due)) = tables.thinning.next_row(place) {
             if !is_due {
@@ -87,6 +88,9 @@ impl Fanout {
             place += usize::from(tables.thinning.served(tables.now, place, &serving, sent));
         }
         tables.thinning.end_serving(tables.now);
+        let urgent = tables.thinning.take_urgent_left_out();
+        counts.counters.urgent_thinned += urgent.thinned;
+        counts.counters.urgent_waited_too_long += urgent.waited_too_long;
     }
 
     /// Looks at what the members of a row want by now: whoever wants something else goes to another row,

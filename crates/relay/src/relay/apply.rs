@@ -122,6 +122,7 @@ impl Relay {
         self.table.deal(comtrees);
         self.overlay.routes.deal(comtrees);
         self.places.deal(comtrees);
+        self.thinning.deal(comtrees);
     }
 
     fn remove_comtree(&mut self, now: Time, comtree: Comtree) -> Result<(), Refusal> {

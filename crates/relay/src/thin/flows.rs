@@ -2,18 +2,22 @@
 //! goes on.
 
 use crate::index::{ComtreeIndex, FlowId, fold};
+use crate::shares::Shares;
 use canopy_wire::{Address, Time};
 use core::time::Duration;
 use hashbrown::HashTable;
 
 /// The most flows that a data thread knows at a time.
 pub(crate) const MAX_FLOWS: u32 = 1 << 18;
-const PLACE_BITS: u32 = MAX_FLOWS.trailing_zeros();
+/// A flow's number has room for its place, or for one that flows without a place of their own share.
+const PLACE_BITS: u32 = MAX_FLOWS.trailing_zeros() + 1;
+/// So many places share the flows of a comtree that have none of their own.
+const SHARED_PLACES: u32 = 64;
 /// A flow from which nothing came for so long rests, and its part of its group's weight is the others'.
 pub(crate) const FLOW_LIFETIME: Duration = Duration::from_secs(4);
 /// One from which nothing came for so long has ended: what comes then is another flow. Nothing waits for so
 /// long, or what is older could come later.
-const FLOW_ENDS: Duration = Duration::from_secs(60);
+pub(crate) const FLOW_ENDS: Duration = Duration::from_secs(90);
 
 /// What makes a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +28,46 @@ pub(crate) struct FlowKey {
     pub(crate) dst: Address,
 }
 
+/// How fast updates come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    seen: Time,
+    /// The mean time between two, in seconds; 0 is unknown.
+    interval: f32,
+    /// How many have come; wraps.
+    pub(crate) said: u32,
+}
+
+/// What is thought to come of who has said one thing only, updates a second.
+const UNKNOWN_HZ: f32 = 10.0;
+/// The mean follows over so many intervals.
+const SMOOTH_INTERVALS: u32 = 16;
+
+impl Pace {
+    fn note(&mut self, now: Time) {
+        let gap = now.since(core::mem::replace(&mut self.seen, now));
+        if self.said > 0 && gap < FLOW_LIFETIME {
+            let of = self.said.min(SMOOTH_INTERVALS) as f32;
+            self.interval += (gap.as_secs_f32() - self.interval) / of;
+        }
+        self.said = self.said.wrapping_add(1);
+    }
+
+    /// That of a flow whose speed is not known.
+    #[cfg(test)]
+    pub(crate) fn after(said: u32) -> Pace {
+        Pace { said, ..Pace::default() }
+    }
+
+    /// Updates a second.
+    pub(crate) fn hz(&self) -> f32 {
+        if self.interval > 0.0 { 1.0 / self.interval } else { UNKNOWN_HZ }
+    }
+}
+
 struct Flow {
     key: FlowKey,
-    seen: Time,
+    pace: Pace,
     /// Its updates' weight beside the group's other flows.
     weight: f32,
     /// Its group.
@@ -47,27 +88,50 @@ struct FlowGroup {
 }
 
 /// The flows of a data thread to groups that a limited receiver wants.
-#[derive(Default)]
 pub(crate) struct Flows {
     flows: Vec<Flow>,
+    /// How comtrees share the places.
+    room: Shares,
+    /// By comtree: the places that flows without one share. Those of one such place count as one flow.
+    shared: Vec<Pace>,
     free: Vec<u32>,
     by_key: HashTable<u32>,
     groups: Vec<FlowGroup>,
     free_groups: Vec<u32>,
     by_group: HashTable<u32>,
     sweep: usize,
-    live: u32,
 }
 
 impl Flows {
+    /// No flows, and room for so many.
+    pub(crate) fn new(most: u32) -> Flows {
+        Flows {
+            flows: Vec::new(),
+            room: Shares::new(most.min(MAX_FLOWS)),
+            shared: Vec::new(),
+            free: Vec::new(),
+            by_key: HashTable::new(),
+            groups: Vec::new(),
+            free_groups: Vec::new(),
+            by_group: HashTable::new(),
+            sweep: 0,
+        }
+    }
+
+    /// So many comtrees share the places from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.room.deal(comtrees);
+    }
+
     /// An update of a flow has come, of that weight. Returns the flow's number, and its share of what its
-    /// group's weight is; `None` if there are too many flows.
-    pub(crate) fn note(&mut self, now: Time, key: FlowKey, weight: f32) -> Option<(FlowId, f32)> {
+    /// group's weight is.
+    pub(crate) fn note(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32) {
         let hash = hash_of(&key);
         let same = |place: &u32| self.flows[*place as usize].key == key;
         let place = match self.by_key.find(hash, same).copied() {
             Some(place) => place,
-            None => self.open(hash, key, weight)?,
+            None if self.room.has_room(key.comtree) => self.open(hash, key, weight),
+            None => return self.note_without_place(now, key, weight),
         };
         if self.flows[place as usize].rests {
             let group = self.join_group(key, weight);
@@ -75,23 +139,53 @@ impl Flows {
             (flow.group, flow.weight, flow.rests) = (group, weight, false);
         }
         let flow = &mut self.flows[place as usize];
-        flow.seen = now;
+        flow.pace.note(now);
         let group = &mut self.groups[flow.group as usize];
         if flow.weight != weight {
             group.sum += weight - core::mem::replace(&mut flow.weight, weight);
         }
         // Sums of differences drift a little.
         let share = weight / group.sum.max(weight);
-        Some((flow.turn << PLACE_BITS | place, share))
+        (flow.turn << PLACE_BITS | place, share)
     }
 
-    fn open(&mut self, hash: u64, key: FlowKey, weight: f32) -> Option<u32> {
-        if self.live == MAX_FLOWS {
-            return None;
+    /// The same of a flow for which there is no place: it shares one with others of its comtree.
+    #[cold]
+    fn note_without_place(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32) {
+        let first = key.comtree * SHARED_PLACES;
+        if self.shared.len() < (first + SHARED_PLACES) as usize {
+            self.shared.resize((first + SHARED_PLACES) as usize, Pace::default());
         }
+        let place = first + (hash_of(&key) % u64::from(SHARED_PLACES)) as u32;
+        self.shared[place as usize].note(now);
+        let hash = group_hash(key.comtree, key.dst);
+        let same = |group: &u32| {
+            let group = &self.groups[*group as usize];
+            group.dst == key.dst && group.comtree == key.comtree
+        };
+        let others = self.by_group.find(hash, same).map(|group| self.groups[*group as usize].sum);
+        (MAX_FLOWS + place, weight / (others.unwrap_or_default().max(0.0) + weight))
+    }
+
+    /// Whether a flow has a place of its own.
+    #[inline]
+    pub(crate) fn has_place(flow: FlowId) -> bool {
+        flow & ((1 << PLACE_BITS) - 1) < MAX_FLOWS
+    }
+
+    /// How fast the updates of a flow come.
+    pub(crate) fn pace_of(&self, flow: FlowId) -> Pace {
+        let place = flow & ((1 << PLACE_BITS) - 1);
+        match place.checked_sub(MAX_FLOWS) {
+            Some(shared) => self.shared[shared as usize],
+            None => self.flows[place as usize].pace,
+        }
+    }
+
+    fn open(&mut self, hash: u64, key: FlowKey, weight: f32) -> u32 {
         let group = self.join_group(key, weight);
-        let mut flow =
-            Flow { key, seen: Time::ZERO, weight, group, turn: 0, live: true, rests: false };
+        let pace = Pace::default();
+        let mut flow = Flow { key, pace, weight, group, turn: 0, live: true, rests: false };
         let place = match self.free.pop() {
             Some(place) => {
                 flow.turn = self.flows[place as usize].turn.wrapping_add(1);
@@ -103,10 +197,10 @@ impl Flows {
                 self.flows.len() as u32 - 1
             }
         };
-        self.live += 1;
+        self.room.take(key.comtree);
         let flows = &self.flows;
         self.by_key.insert_unique(hash, place, |place| hash_of(&flows[*place as usize].key));
-        Some(place)
+        place
     }
 
     fn join_group(&mut self, FlowKey { comtree, dst, .. }: FlowKey, weight: f32) -> u32 {
@@ -145,7 +239,7 @@ impl Flows {
         for _ in 0..self.flows.len().div_ceil(parts) {
             self.sweep = (self.sweep + 1) % self.flows.len();
             let flow = &self.flows[self.sweep];
-            let age = now.since(flow.seen);
+            let age = now.since(flow.pace.seen);
             if flow.live && !flow.rests && age >= FLOW_LIFETIME {
                 self.rest(self.sweep as u32);
             }
@@ -159,11 +253,11 @@ impl Flows {
         let flow = &mut self.flows[place as usize];
         flow.live = false;
         let hash = hash_of(&flow.key);
+        self.room.give_back(flow.key.comtree);
         if let Ok(found) = self.by_key.find_entry(hash, |found| *found == place) {
             found.remove();
         }
         self.free.push(place);
-        self.live -= 1;
     }
 
     fn rest(&mut self, place: u32) {
@@ -184,7 +278,7 @@ impl Flows {
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> u32 {
-        self.live
+        self.room.total()
     }
 }
 
@@ -207,51 +301,76 @@ mod tests {
 
     #[test]
     fn flows_of_a_group_share_its_weight_by_theirs() {
-        let (mut flows, now) = (Flows::default(), Time::from_millis(1));
-        assert_eq!(flows.note(now, key(1, 7), 2.0).unwrap().1, 1.0, "alone");
-        assert_eq!(flows.note(now, key(2, 7), 6.0).unwrap().1, 0.75);
-        assert_eq!(flows.note(now, key(1, 7), 2.0).unwrap().1, 0.25);
-        assert_eq!(
-            flows.note(now, key(1, 8), 1.0).unwrap().1,
-            1.0,
-            "another group is another flow"
-        );
+        let (mut flows, now) = (Flows::new(MAX_FLOWS), Time::from_millis(1));
+        assert_eq!(flows.note(now, key(1, 7), 2.0).1, 1.0, "alone");
+        assert_eq!(flows.note(now, key(2, 7), 6.0).1, 0.75);
+        assert_eq!(flows.note(now, key(1, 7), 2.0).1, 0.25);
+        assert_eq!(flows.note(now, key(1, 8), 1.0).1, 1.0, "another group is another flow");
         // It says another weight.
-        assert_eq!(flows.note(now, key(1, 7), 6.0).unwrap().1, 0.5);
+        assert_eq!(flows.note(now, key(1, 7), 6.0).1, 0.5);
     }
 
     #[test]
     fn whoever_says_no_more_gives_its_share_back_and_its_number_to_nobody() {
-        let mut flows = Flows::default();
-        let old = flows.note(Time::ZERO, key(1, 7), 1.0).unwrap().0;
-        flows.note(Time::from_millis(3_900), key(2, 7), 1.0).unwrap();
+        let mut flows = Flows::new(MAX_FLOWS);
+        let old = flows.note(Time::ZERO, key(1, 7), 1.0).0;
+        flows.note(Time::from_millis(3_900), key(2, 7), 1.0);
         flows.sweep(Time::from_millis(4_000), 1);
-        assert_eq!(flows.note(Time::from_millis(4_000), key(2, 7), 1.0).unwrap().1, 1.0);
+        assert_eq!(flows.note(Time::from_millis(4_000), key(2, 7), 1.0).1, 1.0);
         assert_eq!(flows.len(), 2);
-        flows.note(Time::from_millis(59_000), key(2, 7), 1.0).unwrap();
-        flows.sweep(Time::from_millis(60_000), 1);
+        flows.note(Time::from_millis(89_000), key(2, 7), 1.0);
+        flows.sweep(Time::from_millis(90_000), 1);
         assert_eq!(flows.len(), 1);
-        let (other, share) = flows.note(Time::from_millis(60_000), key(3, 9), 1.0).unwrap();
+        let (other, share) = flows.note(Time::from_millis(90_000), key(3, 9), 1.0);
         assert_eq!(
             (other & (MAX_FLOWS - 1), share),
             (old & (MAX_FLOWS - 1), 1.0),
             "the same place"
         );
         assert_ne!(other, old);
-        assert_eq!(flows.note(Time::from_millis(60_001), key(2, 7), 1.0).unwrap().1, 1.0);
+        assert_eq!(flows.note(Time::from_millis(90_001), key(2, 7), 1.0).1, 1.0);
     }
 
     #[test]
     fn a_group_in_which_nobody_says_anything_gives_its_place_back() {
-        let (mut flows, mut now) = (Flows::default(), Time::from_millis(1));
+        let (mut flows, mut now) = (Flows::new(MAX_FLOWS), Time::from_millis(1));
         for group in 0..100 {
             for src in 0..3 {
-                flows.note(now, key(src, group), 1.0).unwrap();
+                flows.note(now, key(src, group), 1.0);
             }
             now = now + FLOW_ENDS;
             (0..3).for_each(|_| flows.sweep(now, 3));
         }
         assert_eq!((flows.len(), flows.groups.len()), (0, 1));
         assert!(flows.by_group.is_empty());
+    }
+
+    #[test]
+    fn whoever_has_no_place_leaves_other_comtrees_theirs_and_counts_as_one_with_others() {
+        let mut flows = Flows::new(8);
+        flows.deal(2);
+        let of = |comtree: ComtreeIndex, src: u16| FlowKey { comtree, ..key(src, 7) };
+        let now = |millis: u64| Time::from_millis(1 + millis);
+        let mut has_place =
+            |comtree, src| Flows::has_place(flows.note(now(0), of(comtree, src), 1.0).0);
+        let places = (0..100).filter(|src| has_place(0, *src)).count();
+        assert_eq!(places, 6, "its own part, and all that is common");
+        assert_eq!((0..10).filter(|src| has_place(1, *src)).count(), 2);
+        // A seventh and six others share the group's weight, and it is known how often it says something.
+        let (seventh, mut share) = (of(0, 50), 0.0);
+        let mut said = Vec::new();
+        for update in 0..50 {
+            let flow;
+            (flow, share) = flows.note(now(100 * update), seventh, 1.0);
+            said.push(flows.pace_of(flow).said);
+        }
+        assert!((share - 1.0 / 7.0).abs() < 1e-6, "{share}");
+        let (flow, _) = flows.note(now(5_000), seventh, 1.0);
+        let hz = flows.pace_of(flow).hz();
+        assert!((hz - 10.0).abs() < 0.5, "{hz}");
+        assert!(said.windows(2).all(|two| two[1] == two[0] + 1));
+        // Who ends gives its place to the next one.
+        flows.sweep(now(100_000), 1);
+        assert!(Flows::has_place(flows.note(now(100_000), seventh, 1.0).0));
     }
 }

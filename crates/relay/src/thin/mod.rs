@@ -34,7 +34,7 @@ use allowance::{Allowance, WINDOW, spare};
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Level, Time, Weight};
 use core::time::Duration;
-use flows::{FlowKey, Flows};
+use flows::{FlowKey, Flows, MAX_FLOWS};
 use log::Log;
 use looks::Looks;
 use row::{News, Noted};
@@ -81,6 +81,13 @@ pub(crate) struct Wanted {
     pub(crate) weight: Weight,
 }
 
+/// Deliveries that were left out of updates that are important, or for one endpoint's eyes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UrgentLeftOut {
+    pub(crate) thinned: u64,
+    pub(crate) waited_too_long: u64,
+}
+
 /// The receivers of a data thread that have a budget.
 pub(crate) struct Thinning {
     /// What may be saved up is that of this time: of receivers in the flush at work, and of links, which comtrees of all
@@ -106,7 +113,13 @@ pub(crate) struct Thinning {
     leftovers: (PortIndex, Vec<u32>),
     /// By member of the row that was served last: the updates that were left out for it.
     left_out: Vec<u32>,
+    /// What is important and died of its age, or was kept no more when its turn came.
+    died: Vec<LogNumber>,
     looks: Looks,
+    /// What of all that was left out was urgent.
+    urgent: UrgentLeftOut,
+    /// How many updates rows were told of for whose flow there was no room.
+    creditless: u64,
     /// Counts the flushes, so that receivers that share a row are told of a target once.
     flush: u64,
     /// The number of the first update that this flush may bring.
@@ -121,7 +134,7 @@ impl Thinning {
             receivers: Vec::new(),
             limited: Vec::new(),
             rows: Rows::new(max_pairs),
-            flows: Flows::default(),
+            flows: Flows::new(MAX_FLOWS),
             log: Log::new(),
             links: LinkShares::default(),
             comtrees: ComtreeShares::default(),
@@ -131,6 +144,9 @@ impl Thinning {
             taken: Vec::new(),
             left_out: Vec::new(),
             looks: Looks::new(mode),
+            died: Vec::new(),
+            urgent: UrgentLeftOut::default(),
+            creditless: 0,
             flush: 0,
             first_of_flush: 0,
         }
@@ -167,6 +183,13 @@ impl Thinning {
         if self.comtrees.is_any() {
             self.make_receivers(self.comtrees.ports().max(self.receivers.len()));
         }
+    }
+
+    /// So many comtrees share the tables from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.rows.deal(comtrees);
+        self.flows.deal(comtrees);
+        self.log.deal(comtrees);
     }
 
     /// Works out what the participants of comtrees with budgets may be sent.
@@ -349,7 +372,8 @@ impl Thinning {
             !record.dst.is_group() || record.weight.is_important() || weight.is_important();
         let update = match record.log {
             NOTHING => {
-                let update = self.log.push(record, pending.payload(number));
+                let comtree = self.rows.get(row).comtree;
+                let update = self.log.push(now, comtree, record, pending.payload(number));
                 pending.records[number as usize].log = update;
                 update
             }
@@ -358,24 +382,13 @@ impl Thinning {
         let first = self.first_of_flush;
         let entry = self.rows.get_mut(row);
         let noted = if is_urgent {
-            entry.row.note_urgent(update, len, first)
-        } else if let Some((flow, share)) = self.flow_of(now, row, number, pending) {
+            entry.row.note_urgent(now, (update, len), first)
+        } else {
+            let (flow, share) = self.flow_of(now, row, number, pending);
             let weight = self.weights[usize::from(weight.0)] * share;
             let Waiting { level: Level(level), series, .. } = pending.records[number as usize];
             let order = self.flush << 32 | u64::from(number);
-            let news = News { flow, weight, level, len, update, order, series };
-            let has_room = self.rows.has_room();
-            let row_entry = &mut self.rows.get_mut(row).row;
-            let before = row_entry.pairs();
-            let noted = row_entry.note(now, &news, has_room);
-            let after = row_entry.pairs();
-            self.rows.count_pairs(before, after);
-            if !matches!(noted, Noted::NoRoom | Noted::Overtaken) {
-                self.rows.replace_leftovers(row, flow);
-            }
-            noted
-        } else {
-            Noted::NoRoom
+            self.note_flow(now, row, &News { flow, weight, level, len, update, order, series })
         };
         if self.links.is_any_shaped()
             && !matches!(noted, Noted::Known | Noted::Outdated | Noted::Overtaken)
@@ -391,13 +404,40 @@ impl Thinning {
         let left_out = match noted {
             Noted::Waits | Noted::Known | Noted::Outdated => [NOTHING; 2],
             Noted::Replaces(older) => older,
-            Noted::NoRoom | Noted::Overtaken => [update, NOTHING],
+            Noted::NoRoom | Noted::Overtaken | Noted::NotItsTurn => [update, NOTHING],
         };
         for update in left_out.into_iter().filter(|update| *update != NOTHING) {
-            self.rows.leave_out(row, update, &self.log);
+            let count = self.rows.leave_out(row, update, &self.log);
+            self.urgent.thinned += if is_urgent { count } else { 0 };
         }
         self.list(now, row);
         noted
+    }
+
+    /// Takes note of one update of a flow. A flow for which there is no room goes on without a credit.
+    #[inline]
+    fn note_flow(&mut self, now: Time, row: RowIndex, news: &News) -> Noted {
+        let mut noted = self.rows.note(now, row, news, Flows::has_place(news.flow));
+        if noted == Noted::NoRoom {
+            let (pace, down) = (self.flows.pace_of(news.flow), self.down_of(row));
+            let of_row = &mut self.rows.get_mut(row).row;
+            noted = of_row.note_creditless(now, (news, &pace), (down, self.first_of_flush));
+            self.creditless += u64::from(!matches!(noted, Noted::Known | Noted::Outdated));
+        }
+        if !matches!(noted, Noted::Overtaken | Noted::NotItsTurn) {
+            self.rows.replace_leftovers(row, news.flow);
+        }
+        noted
+    }
+
+    /// What was left out that is urgent, since the last call.
+    pub(crate) fn take_urgent_left_out(&mut self) -> UrgentLeftOut {
+        core::mem::take(&mut self.urgent)
+    }
+
+    /// How many updates rows were told of for whose flow there was no room, since the last call.
+    pub(crate) fn take_creditless(&mut self) -> u64 {
+        core::mem::take(&mut self.creditless)
     }
 
     /// Something waits for a row.
@@ -414,15 +454,15 @@ impl Thinning {
         row: RowIndex,
         number: u32,
         pending: &mut Pending,
-    ) -> Option<(u32, f32)> {
+    ) -> (u32, f32) {
         let record = &mut pending.records[number as usize];
         if record.flow.1 == 0.0 {
             let comtree = self.rows.get(row).comtree;
             let key = FlowKey { comtree, src: record.src, object: record.object, dst: record.dst };
             let weight = self.weights[usize::from(record.weight.0)];
-            record.flow = self.flows.note(now, key, weight)?;
+            record.flow = self.flows.note(now, key, weight);
         }
-        Some(record.flow)
+        record.flow
     }
 
     /// The row of a port, whose subscriptions may have changed since it was last asked for.
@@ -484,14 +524,21 @@ impl Thinning {
         let is_wanted = |update: LogNumber| {
             self.log.destination(update).is_none_or(|(dst, level)| is_wanted(dst, level))
         };
-        of_row.retain(is_wanted, |update| self.rows.leave_out(row, update, &self.log));
+        let (mut left_out, mut urgent) = (Vec::new(), Vec::new());
+        of_row.retain(is_wanted, |update| left_out.push(update), |update| urgent.push(update));
+        for update in left_out {
+            self.rows.leave_out(row, update, &self.log);
+        }
+        for update in urgent {
+            self.urgent.thinned += self.rows.leave_out(row, update, &self.log);
+        }
         self.rows.get_mut(row).row = of_row;
         self.rows.retain_leftovers(row, is_wanted);
     }
 
     /// Whether anything is remembered of a limited receiver.
     pub(crate) fn is_any_limited(&self) -> bool {
-        self.rows.has_pairs()
+        self.rows.is_any()
     }
 
     /// Whether it is time to look at what waits for limited receivers.
@@ -526,8 +573,9 @@ impl Thinning {
         self.rows.count_waiting()
     }
 
-    /// Looks for flows that have ended, a part of them at a time.
+    /// Looks for flows that have ended, a part of them at a time, and for what has been kept for too long.
     pub(crate) fn sweep(&mut self, now: Time) {
+        self.log.sweep(now);
         self.flows.sweep(now, FLOW_SWEEPS);
     }
 }

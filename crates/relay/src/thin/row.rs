@@ -5,22 +5,24 @@
 //! share is *free*, and what it leaves goes to the others; nobody gets less than the *floor*. A flow that is not
 //! free collects credit at its rate, and an update goes for each that it has. So updates of a flow are evenly
 //! spaced. What is due and finds no room waits, and its flow is owed it still: rates follow that backlog.
+//! A flow for which the table of pairs has no room sends without a credit ([`creditless`]).
 //! Updates that are important, or for one endpoint's eyes, go before all others, in the order in which they came.
 
+mod creditless;
 mod rates;
 #[cfg(test)]
 mod tests;
+mod urgent;
 
 use super::allowance::{Allowance, Down, spare};
-use super::flows::FLOW_LIFETIME;
+use super::flows::{FLOW_LIFETIME, Pace};
 use crate::index::{FlowId, LogNumber, NOTHING, fold};
 use canopy_wire::Time;
 use core::time::Duration;
+use creditless::Creditless;
 use hashbrown::HashTable;
-use std::collections::VecDeque;
+use urgent::Urgent;
 
-/// The most important updates that wait for a receiver.
-const MAX_URGENT: usize = 1024;
 /// How often it is looked for what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often rates are worked out.
@@ -49,6 +51,8 @@ const MISSED: f32 = 2.0;
 const SMOOTH_BACKLOG: f32 = 0.25;
 /// What a flow is thought to send as long as that is not known, updates a second: more than any does.
 const UNKNOWN_DEMAND: f32 = 1e6;
+/// The golden ratio, as a part of all numbers: its multiples are spread evenly.
+const GOLDEN: u32 = 0x9e37_79b9;
 /// How many more of the flows that are due are put in order than will probably go.
 const SPARE_CHOICES: usize = 4;
 
@@ -198,7 +202,9 @@ impl Pair {
 pub(crate) struct Row {
     pairs: Vec<Pair>,
     by_flow: HashTable<u32>,
-    urgent: VecDeque<(LogNumber, u16)>,
+    urgent: Urgent,
+    /// Flows that have no pair, if there are any.
+    creditless: Option<Box<Creditless>>,
     /// The place behind that of the pair that was found last.
     next: u32,
     /// How many updates wait.
@@ -250,12 +256,14 @@ pub(crate) enum Noted {
     Overtaken,
     /// There was no room for another flow, or for another important update.
     NoRoom,
+    /// Its flow sends without a credit, and it is not the turn of this one.
+    NotItsTurn,
 }
 
 impl Row {
     /// Whether anything waits.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting > 0 || !self.urgent.is_empty()
+        self.count_waiting() > 0
     }
 
     /// How many flows it knows.
@@ -268,7 +276,7 @@ impl Row {
         1.0 + self.dearness
     }
 
-    /// All that waits, but for what is important: the flow, the update, and the bytes that it takes.
+    /// All that waits of its pairs: the flow, the update, and the bytes that it takes.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (FlowId, LogNumber, u16)> + '_ {
         let both = |pair: &Pair| [pair.earlier, pair.waiting].map(|one| (pair.flow, one, pair.len));
         self.pairs.iter().flat_map(both).filter(|(_, update, _)| *update != NOTHING)
@@ -276,7 +284,13 @@ impl Row {
 
     /// How many updates wait.
     pub(crate) fn count_waiting(&self) -> usize {
-        self.waiting as usize + self.urgent.len()
+        let creditless = self.creditless.as_ref().map_or(0, |creditless| creditless.queue().len());
+        self.waiting as usize + self.urgent.len() + creditless
+    }
+
+    /// What waits of flows that have no pair.
+    pub(crate) fn all_creditless(&self) -> impl Iterator<Item = LogNumber> + '_ {
+        self.creditless.iter().flat_map(|creditless| creditless.queue())
     }
 
     /// Whether anything important waits.
@@ -284,19 +298,18 @@ impl Row {
         !self.urgent.is_empty()
     }
 
-    /// Leaves out what is wanted no more; calls `left_out` for each.
+    /// Leaves out what is wanted no more; calls `left_out` for each, or `urgent_left_out`.
     pub(crate) fn retain(
         &mut self,
         is_wanted: impl Fn(LogNumber) -> bool,
         mut left_out: impl FnMut(LogNumber),
+        urgent_left_out: impl FnMut(LogNumber),
     ) {
-        self.urgent.retain(|(update, _)| {
-            let is_wanted = is_wanted(*update);
-            if !is_wanted {
-                left_out(*update);
-            }
-            is_wanted
-        });
+        self.urgent.retain(&is_wanted, urgent_left_out);
+        if let Some(creditless) = &mut self.creditless {
+            creditless.queue().filter(|update| !is_wanted(*update)).for_each(&mut left_out);
+            creditless.retain(&is_wanted);
+        }
         for pair in &mut self.pairs {
             for update in [&mut pair.earlier, &mut pair.waiting] {
                 if *update != NOTHING && !is_wanted(*update) {
@@ -311,24 +324,36 @@ impl Row {
     }
 
     /// An important update waits from now on. Those of a flush have numbers from `first` on.
-    pub(crate) fn note_urgent(&mut self, update: LogNumber, len: u16, first: LogNumber) -> Noted {
-        let of_flush = self.urgent.iter().rev().take_while(|(number, _)| *number >= first);
-        if of_flush.into_iter().any(|(number, _)| *number == update) {
-            return Noted::Known;
-        }
-        if self.urgent.len() == MAX_URGENT {
-            return Noted::NoRoom;
-        }
-        self.urgent.push_back((update, len));
-        Noted::Waits
+    pub(crate) fn note_urgent(
+        &mut self,
+        now: Time,
+        (update, len): (LogNumber, u16),
+        first: LogNumber,
+    ) -> Noted {
+        self.urgent.note(now, (update, len), first)
     }
 
-    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `has_room`
-    /// says whether there may be another flow.
-    pub(crate) fn note(&mut self, now: Time, news: &News, has_room: bool) -> Noted {
+    /// Takes out what is important and has waited for too long; calls `died` with each.
+    pub(crate) fn expire_urgent(&mut self, now: Time, died: impl FnMut(LogNumber)) {
+        self.urgent.expire(now, died);
+    }
+
+    /// How many important updates were chosen since this was last asked: they came first.
+    pub(crate) fn take_urgent_chosen(&mut self) -> usize {
+        self.urgent.take_chosen()
+    }
+
+    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `take_room`
+    /// says whether there may be another flow, and then there is.
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        news: &News,
+        take_room: impl FnOnce() -> bool,
+    ) -> Noted {
         let seen = millis(now);
         let Some(place) = self.find(news.flow) else {
-            return if has_room { self.open(seen, news) } else { Noted::NoRoom };
+            return if take_room() { self.open(seen, news) } else { Noted::NoRoom };
         };
         self.next = place + 1;
         let pair = &mut self.pairs[place as usize];
@@ -375,6 +400,50 @@ impl Row {
         }
         self.waiting += 1;
         Noted::Waits
+    }
+
+    /// An update of a flow for which there is no pair has come. Those of a flush have numbers from `first` on.
+    #[cold]
+    pub(crate) fn note_creditless(
+        &mut self,
+        now: Time,
+        (news, pace): (&News, &Pace),
+        (down, first): (Down, LogNumber),
+    ) -> Noted {
+        self.has_news = true;
+        self.creditless_at(now).note(news, pace, (down, first))
+    }
+
+    fn creditless_at(&mut self, now: Time) -> &mut Creditless {
+        let water_level = if self.is_short { self.water_level } else { f32::INFINITY };
+        self.creditless.get_or_insert_with(|| Box::new(Creditless::new(millis(now), water_level)))
+    }
+
+    /// Keeps so many pairs: the flows of the others go on without. Calls `left_out` with what finds no room there.
+    pub(crate) fn keep_pairs(
+        &mut self,
+        now: Time,
+        count: usize,
+        mut left_out: impl FnMut(LogNumber),
+    ) {
+        while self.pairs.len() > count
+            && let Some(Pair { earlier, waiting, len, .. }) = self.pairs.last().cloned()
+        {
+            self.close(self.pairs.len() as u32 - 1);
+            for update in [earlier, waiting].into_iter().filter(|update| *update != NOTHING) {
+                self.waiting -= 1;
+                self.creditless_at(now).push(update, len).into_iter().for_each(&mut left_out);
+            }
+        }
+        self.known = self.known.min(count as u32);
+        if let Some(creditless) = &mut self.creditless {
+            creditless.sort();
+        }
+    }
+
+    /// Whether any update without a credit was left out since this was last asked.
+    pub(crate) fn take_left_out(&mut self) -> bool {
+        self.creditless.as_mut().is_some_and(|creditless| creditless.take_left_out())
     }
 
     /// The place of a flow's pair: often the one behind that of the last, for publishers go on in turn.
@@ -438,16 +507,16 @@ impl Row {
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
         let before = allowance.left();
-        while allowance.left() > 0
-            && let Some((update, len)) = self.urgent.pop_front()
-        {
-            allowance.spend(down.cost(len.into(), 1));
-            chosen.push(update);
-        }
+        self.urgent.serve(down, allowance, chosen);
         self.urgent_cost += before - allowance.left();
         if self.is_worth_a_look(now, down, allowance) {
             if now.since(self.solved) >= SOLVE_EVERY {
                 self.solve(now, (down, fairness));
+            }
+            if let Some(creditless) = &mut self.creditless {
+                // These go first, for they cannot make up for what they miss.
+                let most = within(allowance.left(), self.dearness);
+                creditless.serve(down, most, allowance, chosen);
             }
             self.serve_flows(now, (down, fairness), allowance, chosen);
         }
@@ -466,7 +535,7 @@ impl Row {
     /// a whole datagram is due, and allowed.
     fn is_worth_a_look(&self, now: Time, down: Down, allowance: &Allowance) -> bool {
         let datagram = spare(down);
-        self.waiting > 0
+        (self.waiting > 0 || self.creditless.is_some())
             && (self.has_news
                 || now.since(self.served) >= LOOK_EVERY
                 || self.left_due >= datagram && allowance.left() >= datagram)
@@ -488,8 +557,7 @@ impl Row {
         self.known = self.pairs.len() as u32;
         let (mut next, mut sorted, mut gone) = (0, 0, 0);
         let (at, floor) = (millis(now), fairness.floor_millis());
-        // What is thought to be enough is not to turn out too little.
-        let may = (allowance.left() as f32 / (1.0 + self.dearness.max(0.0))) as i64;
+        let may = within(allowance.left(), self.dearness);
         'all: while gone < may && next < self.order.len() {
             if next == sorted {
                 // Thousands of flows may be due, and a few go: only those are put in order, as many as there is
@@ -518,7 +586,8 @@ impl Row {
             }
         }
         allowance.spend(gone);
-        self.left_due = due - gone;
+        let creditless = self.creditless.as_ref().map_or(0, |creditless| creditless.due(down));
+        self.left_due = due - gone + creditless;
         self.has_news = false;
         self.lost += allowance.take_lost() as f32 / 1e9;
     }
@@ -587,11 +656,20 @@ impl Row {
 
     /// Takes all that waits into `chosen`: the receiver is limited no more.
     pub(crate) fn empty(&mut self, chosen: &mut Vec<LogNumber>) {
-        chosen.extend(self.urgent.drain(..).map(|(update, _)| update));
+        self.urgent.empty(chosen);
+        let urgent = core::mem::take(&mut self.urgent);
+        if let Some(creditless) = &mut self.creditless {
+            chosen.extend(creditless.drain());
+        }
         let waiting = self.pairs.iter().flat_map(|pair| [pair.earlier, pair.waiting]);
         chosen.extend(waiting.filter(|update| *update != NOTHING));
-        *self = Row { dearness: self.dearness, ..Row::default() };
+        *self = Row { urgent, dearness: self.dearness, ..Row::default() };
     }
+}
+
+/// What may be thought to be spent of what is left: what is thought to be enough is not to turn out too little.
+fn within(left: i64, dearness: f32) -> i64 {
+    (left as f32 / (1.0 + dearness.max(0.0))) as i64
 }
 
 fn millis(now: Time) -> u32 {
@@ -600,7 +678,7 @@ fn millis(now: Time) -> u32 {
 
 /// A part of an update, another one for each flow: by the golden ratio, so they are spread evenly.
 fn phase_of(flow: FlowId) -> f32 {
-    flow.wrapping_mul(0x9e37_79b9) as f32 / (u32::MAX as f32 + 1.0)
+    flow.wrapping_mul(GOLDEN) as f32 / (u32::MAX as f32 + 1.0)
 }
 
 fn flow_hash(flow: FlowId) -> u64 {

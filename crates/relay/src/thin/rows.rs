@@ -4,9 +4,10 @@ use super::Wanted;
 use super::allowance::{Allowance, Down};
 use super::leftovers::{Leftover, Leftovers};
 use super::log::Log;
-use super::row::Row;
+use super::row::{News, Noted, Row};
 use crate::index::{ComtreeIndex, FlowId, LogNumber, PortIndex, fold};
 use crate::shape::Shape;
+use crate::shares::Shares;
 use canopy_wire::Time;
 use hashbrown::HashTable;
 
@@ -69,8 +70,8 @@ pub(crate) struct Rows {
     listed: Vec<RowIndex>,
     /// Rows that want something of this flush.
     wanting: Vec<RowIndex>,
-    max_pairs: usize,
-    pairs: usize,
+    /// The pairs of a row and a flow, and how comtrees share the room for them.
+    pairs: Shares,
     /// What was left out for members that have left their row, and not told of yet.
     left_out_of_others: u64,
 }
@@ -84,15 +85,19 @@ impl Rows {
             by_key: HashTable::new(),
             listed: Vec::new(),
             wanting: Vec::new(),
-            max_pairs: max_pairs as usize,
-            pairs: 0,
+            pairs: Shares::new(max_pairs),
             left_out_of_others: 0,
         }
     }
 
-    /// Whether there is anything of any receiver.
-    pub(crate) fn has_pairs(&self) -> bool {
-        self.pairs > 0
+    /// So many comtrees share the room for pairs from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.pairs.deal(comtrees);
+    }
+
+    /// Whether there is any row.
+    pub(crate) fn is_any(&self) -> bool {
+        self.entries.len() > self.free.len()
     }
 
     pub(crate) fn get(&self, row: RowIndex) -> &Entry {
@@ -103,14 +108,25 @@ impl Rows {
         &mut self.entries[row as usize]
     }
 
-    /// Whether there is room for another pair.
-    pub(crate) fn has_room(&self) -> bool {
-        self.pairs < self.max_pairs
+    /// A row is told of an update of a flow. If it does not know the flow, and that may have a pair, it has one
+    /// from now on where the comtree has room.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Time, row: RowIndex, news: &News, may_open: bool) -> Noted {
+        let Entry { row, comtree, .. } = &mut self.entries[row as usize];
+        let take_room = || {
+            let has_room = may_open && self.pairs.has_room(*comtree);
+            if has_room {
+                self.pairs.take(*comtree);
+            }
+            has_room
+        };
+        row.note(now, news, take_room)
     }
 
-    /// A row has so many pairs more, or fewer, than before.
-    pub(crate) fn count_pairs(&mut self, before: usize, after: usize) {
-        self.pairs = self.pairs + after - before;
+    /// A row has so many pairs less.
+    pub(crate) fn give_back(&mut self, row: RowIndex, pairs: usize) {
+        let comtree = self.entries[row as usize].comtree;
+        (0..pairs).for_each(|_| self.pairs.give_back(comtree));
     }
 
     /// Something waits for a row from now on.
@@ -182,14 +198,18 @@ impl Rows {
     }
 
     /// An update is left out: for all members of a row but the one that it came from, and those who got it
-    /// before they became members.
-    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) {
+    /// before they became members. Returns how many those are.
+    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) -> u64 {
         let entry = &mut self.entries[row as usize];
         let origin = if entry.was_shared { log.origin(update) } else { None };
+        let mut count = 0;
         for (place, left_out) in entry.left_out.iter_mut().enumerate() {
             let is_for_it = entry.since[place] <= update && Some(entry.members[place]) != origin;
-            *left_out += u32::from(!entry.was_shared || is_for_it);
+            let more = u32::from(!entry.was_shared || is_for_it);
+            *left_out += more;
+            count += u64::from(more);
         }
+        count
     }
 
     /// An update is left out for one member of a row.
@@ -311,6 +331,10 @@ impl Rows {
             let waiting = self.entries[row as usize].row.all_waiting();
             let own = waiting.filter(|(_, update, _)| is_due(*update));
             brought.extend(own.map(|(flow, update, len)| Leftover { port, flow, update, len }));
+            // What has no credit is left out: nothing would say when something newer has taken its place.
+            let creditless = self.entries[row as usize].row.all_creditless();
+            let creditless = creditless.filter(|update| is_due(*update)).count();
+            self.left_out_of_others += creditless as u64;
             self.leave(row, port);
             self.enter(other, port, since, &allowance);
             self.bring(now, other, brought);
@@ -323,13 +347,22 @@ impl Rows {
             self.entries[row as usize].is_stale = true;
             return row;
         }
-        let copy = entry.row.clone();
+        let mut copy = entry.row.clone();
         // Others may want of this flush what this port wants no more.
         let wants = is_told.then(|| (entry.wants.clone(), entry.told));
         let brought = self.take_leftovers(row, port);
         self.leave(row, port);
-        self.count_pairs(0, copy.pairs());
+        let mut kept = 0;
+        while kept < copy.pairs() && self.pairs.has_room(comtree) {
+            self.pairs.take(comtree);
+            kept += 1;
+        }
+        let mut left_out = Vec::new();
+        copy.keep_pairs(now, kept, |update| left_out.push(update));
         let own = self.insert((port, comtree), key, allowance, (copy, was_since));
+        for update in left_out {
+            self.leave_out(own, update, log);
+        }
         let entry = &mut self.entries[own as usize];
         (entry.was_shared, entry.is_stale) = (true, true);
         if let Some((wants, told)) = wants {
@@ -428,9 +461,9 @@ impl Rows {
         if !entry.members.is_empty() {
             return;
         }
-        self.pairs -= entry.row.pairs();
-        entry.row = Row::default();
+        let pairs = core::mem::take(&mut entry.row).pairs();
         entry.wants.clear();
+        self.give_back(row, pairs);
         self.unindex(row);
         self.free.push(row);
     }
@@ -483,14 +516,10 @@ mod tests {
     }
 
     /// An update of a flow comes to a row.
-    fn note(rows: &mut Rows, row: RowIndex, flow: FlowId) {
-        let row = &mut rows.get_mut(row).row;
+    fn note(rows: &mut Rows, row: RowIndex, flow: FlowId) -> Noted {
         let (update, order, series) = (u64::from(flow), 1, 1);
         let news = News { flow, weight: 1.0, level: 0, len: 100, update, order, series };
-        let before = row.pairs();
-        row.note(Time::from_millis(1), &news, true);
-        let after = row.pairs();
-        rows.count_pairs(before, after);
+        rows.note(Time::from_millis(1), row, &news, true)
     }
 
     #[test]
@@ -498,17 +527,30 @@ mod tests {
         let mut rows = Rows::new(3);
         let row = open(&mut rows, 1, 7);
         assert_eq!(open(&mut rows, 2, 7), row, "they are of one mind");
-        (0..2).for_each(|flow| note(&mut rows, row, flow));
-        assert!(rows.has_room());
-        // Who is of another mind takes the pairs along, and whoever stays has them still.
+        (0..2).for_each(|flow| assert_eq!(note(&mut rows, row, flow), Noted::Waits));
+        // Who is of another mind takes along the pairs for which there is room, and whoever stays has all still.
         let log = Log::new();
         let other = rows.follow(row, 2, &key(8), (Time::from_millis(2), 0, false, &log));
         assert_ne!(other, row);
-        assert!(!rows.has_room(), "4 of 3");
+        assert_eq!((rows.get(other).row.pairs(), rows.pairs.total()), (1, 3));
+        assert_eq!(rows.get(other).row.count_waiting(), 2, "nothing that waits is lost");
+        assert_eq!(note(&mut rows, row, 2), Noted::NoRoom);
         rows.leave(other, 2);
-        assert!(rows.has_room());
+        assert_eq!(note(&mut rows, row, 2), Noted::Waits);
         rows.leave(row, 1);
-        assert_eq!(rows.pairs, 0);
+        assert_eq!(rows.pairs.total(), 0);
+    }
+
+    #[test]
+    fn pairs_of_one_comtree_leave_room_for_those_of_others() {
+        let mut rows = Rows::new(8);
+        rows.deal(2);
+        let flooded = open(&mut rows, 1, 7);
+        let quiet = rows.open((2, 1), &key(8), Allowance::default(), 0);
+        let waits = (0..100).filter(|flow| note(&mut rows, flooded, *flow) == Noted::Waits);
+        assert_eq!(waits.count(), 6, "its own part, and all that is common");
+        (100..102).for_each(|flow| assert_eq!(note(&mut rows, quiet, flow), Noted::Waits));
+        assert_eq!(note(&mut rows, quiet, 102), Noted::NoRoom);
     }
 
     #[test]

@@ -48,10 +48,18 @@ impl Row {
         // is borne alike is taken off afterwards.
         let mut left = (1.0 + excess) / real - self.urgent_share + borne;
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
-        let levels = if fairness.levels_first { most_level } else { 0 };
+        let creditless = self.creditless.as_ref().map_or(0, |creditless| creditless.highest());
+        let levels = if fairness.levels_first { most_level.max(creditless) } else { 0 };
+        let mut first_short = (u8::MAX, f32::INFINITY);
         for level in 0..=levels {
-            let is_in = |pair: &Pair| !fairness.levels_first || pair.level == level;
+            let is_in = |other: u8| !fairness.levels_first || other == level;
             left -= self.share_out(left.max(0.0), floor, down, is_in);
+            if self.is_short && first_short.1.is_infinite() {
+                first_short = (level, self.water_level);
+            }
+        }
+        if let Some(creditless) = &mut self.creditless {
+            creditless.set(fairness, first_short.0, first_short.1);
         }
         for pair in self.pairs.iter_mut().filter(|pair| pair.bears(floor)) {
             pair.rate = (pair.rate - pair.part_of(each)).max(floor);
@@ -64,12 +72,12 @@ impl Row {
     /// in any case, and the others pay for that.
     fn borne_by_each(&self, less: f32, floor: f32, down: Down) -> (f32, f32) {
         let all = || self.pairs.iter().filter(|pair| pair.bears(floor));
-        let costs: f32 = all().map(|pair| seconds(pair, down)).sum();
+        let costs: f32 = all().map(|pair| seconds(pair.len, down)).sum();
         if costs == 0.0 {
             return (0.0, 0.0);
         }
         let each = less / costs;
-        (each, all().map(|pair| pair.part_of(each) * seconds(pair, down)).sum())
+        (each, all().map(|pair| pair.part_of(each) * seconds(pair.len, down)).sum())
     }
 
     /// Takes note of what the flows sent, what urgent updates took, and what was due and did not go.
@@ -88,6 +96,7 @@ impl Row {
             (self.unused + (unused + drained.min(0.0) * passed) * CORRECT).clamp(0.0, MOST_EXCESS);
         self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);
         let at = millis(now);
+        self.creditless.take_if(|creditless| !creditless.measure(at, passed, share));
         for pair in &mut self.pairs {
             pair.missed *= 1.0 - passed / FORGET;
             let age = (at.wrapping_sub(pair.since) as f32 / 1e3).max(passed);
@@ -109,27 +118,26 @@ impl Row {
         }
         let floor = 1.0 / fairness.floor.as_secs_f32();
         for pair in self.pairs[self.known as usize..].iter_mut().filter(|pair| pair.is_new()) {
-            pair.rate = (self.water_level * pair.weight / had(pair, down)).max(floor);
+            pair.rate = (self.water_level * pair.weight / had(pair.len, down)).max(floor);
         }
     }
 
     /// Shares out a part of the budget among some flows: each gets its weight times the water level, at least
     /// the floor and at most what it sends. Returns what they take. A flow that gets a little more than it sends is
     /// not free: it saves up credit for when it gets a little less, as the level is never quite still.
-    fn share_out(
-        &mut self,
-        left: f32,
-        floor: f32,
-        down: Down,
-        is_in: impl Fn(&Pair) -> bool,
-    ) -> f32 {
-        let cost = |pair: &Pair| seconds(pair, down);
-        let all = || self.pairs.iter().filter(|pair| is_in(pair) && !pair.is_silent);
+    fn share_out(&mut self, left: f32, floor: f32, down: Down, is_in: impl Fn(u8) -> bool) -> f32 {
+        let cost = |pair: &Pair| seconds(pair.len, down);
+        let all = || self.pairs.iter().filter(|pair| is_in(pair.level) && !pair.is_silent);
+        let creditless = |water_level: f32| {
+            let flows = self.creditless.as_ref();
+            flows.map_or((0.0, 0.0, 0.0), |flows| flows.taken(water_level, &is_in))
+        };
         // What they take at a water level, and how fast that grows with it. It grows with the flows that are
         // between the floor and what they send; the others take the same a little higher.
         let taken_at = |level: f32| {
-            all().fold((0.0, 0.0), |(taken, slope), pair| {
-                let (cost, weight) = (cost(pair), pair.weight / had(pair, down));
+            let (taken, slope, _) = creditless(level);
+            all().fold((taken, slope), |(taken, slope), pair| {
+                let (cost, weight) = (cost(pair), pair.weight / had(pair.len, down));
                 let (share, demand) = (level * weight, pair.demand);
                 let is_between = share >= floor && share < demand;
                 let more = if is_between { weight * cost } else { 0.0 };
@@ -137,6 +145,7 @@ impl Row {
             })
         };
         let wanted: f32 = all().map(|pair| pair.demand * cost(pair)).sum();
+        let wanted = wanted + creditless(f32::INFINITY).2;
         let level = if wanted > left {
             find_water_level(self.water_level, left, taken_at)
         } else {
@@ -146,9 +155,9 @@ impl Row {
         if self.is_short {
             self.water_level = level;
         }
-        let mut taken = 0.0;
-        for pair in self.pairs.iter_mut().filter(|pair| is_in(pair)) {
-            let share = (level * pair.weight / had(pair, down)).max(floor);
+        let (mut taken, ..) = creditless(level);
+        for pair in self.pairs.iter_mut().filter(|pair| is_in(pair.level)) {
+            let share = (level * pair.weight / had(pair.len, down)).max(floor);
             pair.rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
             if !pair.is_silent {
                 taken += share.min(pair.demand) * cost(pair);
@@ -170,15 +179,15 @@ impl Pair {
     }
 }
 
-/// What an update of a flow costs, in seconds of the budget.
-fn seconds(pair: &Pair, down: Down) -> f32 {
-    down.cost(pair.len.into(), 1) as f32 / 1e9
+/// What an update of so many bytes costs, in seconds of the budget.
+pub(super) fn seconds(len: u16, down: Down) -> f32 {
+    down.cost(len.into(), 1) as f32 / 1e9
 }
 
 /// What a flow has of the share of an update: a budget of bits is shared in bytes, and a rate is in updates, so
 /// long updates come less often.
-fn had(pair: &Pair, down: Down) -> f32 {
-    if down.bits > 0 { f32::from(pair.len) } else { 1.0 }
+pub(super) fn had(len: u16, down: Down) -> f32 {
+    if down.bits > 0 { f32::from(len) } else { 1.0 }
 }
 
 /// The water level at which `left` is taken, looked for from the one of last time on: Newton's method, kept within

@@ -59,7 +59,7 @@ fn sent(flows: &[Sends], down: Down, seconds: f64, every: Duration) -> Vec<Vec<f
                 order,
                 series: order as u16,
             };
-            row.note(Time::from_nanos(*at), &news, true);
+            row.note(Time::from_nanos(*at), &news, || true);
             next += 1;
         }
         allowance.advance(now, every, spare(down), WINDOW);
@@ -104,7 +104,7 @@ fn what_was_overtaken_on_its_way_does_not_take_the_place_of_newer_state() {
         order += 1;
         let (flow, weight, update) = (1, 1.0, order);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };
-        row.note(Time::from_millis(millis), &news, true)
+        row.note(Time::from_millis(millis), &news, || true)
     };
     assert_eq!(note(100, 3), Noted::Waits);
     assert_eq!(note(110, u16::MAX), Noted::Overtaken, "numbers wrap");
@@ -137,7 +137,7 @@ impl OneFlow {
         self.updates += 1;
         let (update, order, series) = (self.updates, self.updates, self.updates as u16);
         let news = News { flow: 1, weight: 1.0, level: 0, len: LEN, update, order, series };
-        self.row.note(Time::from_millis(millis), &news, true)
+        self.row.note(Time::from_millis(millis), &news, || true)
     }
 
     /// What goes at this time.
@@ -166,7 +166,7 @@ fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_t
     assert_eq!(one.note(2002), Noted::Waits);
     assert_eq!(one.note(2003), Noted::Replaces([81, NOTHING]), "the oldest of three");
     let mut left_out = Vec::new();
-    one.row.retain(|_| false, |update| left_out.push(update));
+    one.row.retain(|_| false, |update| left_out.push(update), |_| panic!("none is urgent"));
     assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([82, 83].as_slice(), 0));
 }
 
@@ -178,9 +178,9 @@ fn of_one_flow(update: LogNumber, order: u64) -> News {
 #[test]
 fn two_that_stand_in_the_log_the_other_way_round_do_not_both_wait() {
     let (mut row, now) = (Row::default(), Time::from_millis(10));
-    assert_eq!(row.note(now, &of_one_flow(4, 1), true), Noted::Waits);
-    assert_eq!(row.note(now, &of_one_flow(6, 2), true), Noted::Waits);
-    assert_eq!(row.note(now, &of_one_flow(5, 3), true), Noted::Replaces([6, 4]));
+    assert_eq!(row.note(now, &of_one_flow(4, 1), || true), Noted::Waits);
+    assert_eq!(row.note(now, &of_one_flow(6, 2), || true), Noted::Waits);
+    assert_eq!(row.note(now, &of_one_flow(5, 3), || true), Noted::Replaces([6, 4]));
     assert_eq!(row.count_waiting(), 1);
     assert_eq!(row.all_waiting().collect::<Vec<_>>(), [(1, 5, LEN)]);
 }
@@ -189,13 +189,14 @@ fn two_that_stand_in_the_log_the_other_way_round_do_not_both_wait() {
 fn of_two_that_wait_whichever_is_wanted_stays() {
     for (wanted, unwanted) in [(4, 5), (5, 4)] {
         let (mut row, now) = (Row::default(), Time::from_millis(10));
-        row.note(now, &of_one_flow(4, 1), true);
-        row.note(now, &of_one_flow(5, 2), true);
+        row.note(now, &of_one_flow(4, 1), || true);
+        row.note(now, &of_one_flow(5, 2), || true);
         let mut left_out = Vec::new();
-        row.retain(|update| update == wanted, |update| left_out.push(update));
+        let is_wanted = |update: LogNumber| update == wanted;
+        row.retain(is_wanted, |update| left_out.push(update), |_| panic!("none is urgent"));
         assert_eq!(left_out, [unwanted]);
         assert_eq!(row.all_waiting().collect::<Vec<_>>(), [(1, wanted, LEN)]);
-        assert_eq!(row.note(now, &of_one_flow(6, 3), true), Noted::Waits);
+        assert_eq!(row.note(now, &of_one_flow(6, 3), || true), Noted::Waits);
         assert_eq!(row.count_waiting(), 2);
     }
 }
@@ -228,7 +229,7 @@ fn what_is_thought_to_be_too_dear_goes_once_a_datagram_is_saved_up() {
     (0..99).for_each(|_| row.learn_cost(1, 4));
     let now = Time::from_millis(10_000);
     let news = News { flow: 1, weight: 1.0, level: 0, len: 1_000, update: 7, order: 1, series: 1 };
-    row.note(now, &news, true);
+    row.note(now, &news, || true);
     allowance.advance(now, TICK, spare(down), WINDOW);
     let mut chosen = Vec::new();
     row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
@@ -243,11 +244,11 @@ fn what_urgent_updates_take_is_not_shared_out() {
     // One of each a tick: the urgent one is what the budget bears in all.
     for number in 1..=100 {
         let now = Time::ZERO + TICK * number as u32;
-        row.note_urgent(number, LEN, number);
+        row.note_urgent(now, (number, LEN), number);
         let (flow, weight, series) = (1, 1.0, number as u16);
         let (update, order) = (100 + number, number);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };
-        row.note(now, &news, true);
+        row.note(now, &news, || true);
         allowance.advance(now, TICK, spare(down), WINDOW);
         row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
     }
@@ -297,8 +298,8 @@ fn what_waits_before_a_short_update_is_not_thought_to_be_short() {
     let mut row = Row::default();
     let long = News { len: 1_100, ..of_one_flow(1, 1) };
     let now = Time::from_millis(10);
-    assert_eq!(row.note(now, &long, true), Noted::Waits);
-    assert_eq!(row.note(now, &News { len: 30, ..of_one_flow(2, 2) }, true), Noted::Waits);
+    assert_eq!(row.note(now, &long, || true), Noted::Waits);
+    assert_eq!(row.note(now, &News { len: 30, ..of_one_flow(2, 2) }, || true), Noted::Waits);
     assert!(row.all_waiting().all(|(_, _, len)| len == 1_100));
     let (down, mut allowance) = (Down { bits: 64_000, updates: 0 }, Allowance::default());
     allowance.advance(Time::from_millis(150), TICK, spare(down), WINDOW);
@@ -333,7 +334,7 @@ fn nobody_goes_below_the_floor_while_a_crowd_walks_about() {
                 order += 1;
                 let (update, series) = (order << 16 | u64::from(flow), order as u16);
                 let news = News { flow, weight, level: 0, len: LEN, update, order, series };
-                row.note(now, &news, true);
+                row.note(now, &news, || true);
             }
             allowance.advance(now, TICK, spare(down), WINDOW);
             chosen.clear();
@@ -375,7 +376,7 @@ impl Many {
         let order = self.updates;
         let (update, series) = (order << 16 | u64::from(flow), order as u16);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };
-        self.row.note(Time::from_millis(self.now), &news, true);
+        self.row.note(Time::from_millis(self.now), &news, || true);
     }
 
     /// Some flows are there for this long.

@@ -1,0 +1,325 @@
+//! Flows of a row that have no pair, because the table of pairs is full: nothing is kept of any one of them.
+//!
+//! Whether an update goes says its number in its flow, times the golden ratio: however small a part of a flow's
+//! updates is to go, those are spread nearly evenly. The part is what is fair by the row's water level. What all
+//! these flows take at a water level is known by *kinds*, those of about the same weight beside what they send, so
+//! that the rates of the row's pairs leave them what is theirs.
+
+use super::super::allowance::{Allowance, Down};
+use super::super::flows::Pace;
+use super::rates::{had, seconds};
+use super::{Fairness, GOLDEN, News, Noted};
+use crate::index::{LogNumber, NOTHING, fold};
+use core::cmp::Ordering;
+use hashbrown::HashTable;
+use std::collections::VecDeque;
+
+/// The most updates without a credit that wait for a receiver. Where more come, the oldest goes nowhere.
+const MOST: usize = 256;
+/// Who takes less, in seconds of the budget a second, takes nothing.
+const LEAST_COST: f32 = 1e-7;
+
+/// What flows take of the budget, in seconds, or seconds a second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    /// If they get all that they send.
+    all: f32,
+    /// If they get the floor.
+    floor: f32,
+    /// Between these, at a water level of 1.
+    at_one: f32,
+}
+
+impl Taken {
+    fn at(&self, water_level: f32) -> f32 {
+        (water_level * self.at_one).max(self.floor).min(self.all)
+    }
+
+    /// Adds a part of what another is more.
+    fn approach(&mut self, other: Taken, part: f32) {
+        self.all += (other.all - self.all) * part;
+        self.floor += (other.floor - self.floor) * part;
+        self.at_one += (other.at_one - self.at_one) * part;
+    }
+}
+
+/// The flows of one level that get all they send from about the same water level on.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    level: u8,
+    octave: u8,
+    /// Since rates were worked out.
+    came: Taken,
+    /// On average.
+    mean: Taken,
+}
+
+/// The flows of a row that have no pair.
+#[derive(Clone, Debug)]
+pub(super) struct Creditless {
+    /// What is to go, and the bytes that it takes.
+    queue: VecDeque<(LogNumber, u16)>,
+    kinds: Vec<Kind>,
+    /// Milliseconds of the relay's time.
+    since: u32,
+    /// What the row was told of in this flush, whose updates have numbers from `first` on.
+    told: HashTable<LogNumber>,
+    first: LogNumber,
+    /// The water level, and the level whose flows it is for: those of lower ones get all that they send, and those
+    /// of higher ones the floor.
+    water_level: f32,
+    level: u8,
+    fairness: Fairness,
+    /// Whether anything was left out since that was last asked.
+    has_left_out: bool,
+}
+
+impl Creditless {
+    /// None has come yet. The water level is infinite where all get what they send.
+    pub(super) fn new(at: u32, water_level: f32) -> Creditless {
+        Creditless {
+            queue: VecDeque::new(),
+            kinds: Vec::new(),
+            since: at,
+            told: HashTable::new(),
+            first: 0,
+            water_level,
+            level: 0,
+            fairness: Fairness::default(),
+            has_left_out: false,
+        }
+    }
+
+    /// An update of a flow that has no pair has come. Those of a flush have numbers from `first` on.
+    pub(super) fn note(
+        &mut self,
+        news: &News,
+        pace: &Pace,
+        (down, first): (Down, LogNumber),
+    ) -> Noted {
+        if !self.tell(news.update, first) {
+            let waits = self.queue.iter().any(|(update, _)| *update == news.update);
+            return if waits { Noted::Known } else { Noted::Outdated };
+        }
+        let hz = pace.hz();
+        let floor = (1.0 / self.fairness.floor.as_secs_f32() / hz).min(1.0);
+        let at_one = news.weight / had(news.len, down) / hz;
+        let level = if self.fairness.levels_first { news.level } else { 0 };
+        self.count(level, at_one, floor, seconds(news.len, down));
+        let part = match level.cmp(&self.level) {
+            Ordering::Less => 1.0,
+            Ordering::Equal => (at_one * self.water_level).max(floor),
+            Ordering::Greater => floor,
+        };
+        let turn = pace.said.wrapping_add(news.flow).wrapping_mul(GOLDEN);
+        if f64::from(turn) >= f64::from(part) * f64::from(u32::MAX) {
+            self.has_left_out = true;
+            return Noted::NotItsTurn;
+        }
+        match self.push(news.update, news.len) {
+            Some(oldest) => Noted::Replaces([oldest, NOTHING]),
+            None => Noted::Waits,
+        }
+    }
+
+    /// Takes note that the row is told of an update. Returns whether it was not yet in this flush.
+    fn tell(&mut self, update: LogNumber, first: LogNumber) -> bool {
+        if first > self.first {
+            self.first = first;
+            self.told.clear();
+        }
+        let hash = |update: &LogNumber| fold(*update);
+        let same = |other: &LogNumber| *other == update;
+        if self.told.find(hash(&update), same).is_some() {
+            return false;
+        }
+        self.told.insert_unique(hash(&update), update, hash);
+        true
+    }
+
+    /// Counts an update as a part of what its kind takes.
+    fn count(&mut self, level: u8, at_one: f32, floor: f32, cost: f32) {
+        // The sign is 0, so this is the exponent.
+        let octave = (at_one.to_bits() >> 23) as u8;
+        let is_it = |kind: &Kind| kind.level == level && kind.octave == octave;
+        let place = self.kinds.iter().position(is_it).unwrap_or_else(|| {
+            let (came, mean) = Default::default();
+            self.kinds.push(Kind { level, octave, came, mean });
+            self.kinds.len() - 1
+        });
+        let came = &mut self.kinds[place].came;
+        came.all += cost;
+        came.floor += cost * floor;
+        came.at_one += cost * at_one;
+    }
+
+    /// An update is to go. Returns the oldest, if that goes nowhere for it.
+    pub(super) fn push(&mut self, update: LogNumber, len: u16) -> Option<LogNumber> {
+        self.queue.push_back((update, len));
+        if self.queue.len() <= MOST {
+            return None;
+        }
+        self.has_left_out = true;
+        self.queue.pop_front().map(|(oldest, _)| oldest)
+    }
+
+    /// What is to go, in the order in which it came.
+    pub(super) fn queue(&self) -> impl ExactSizeIterator<Item = LogNumber> + '_ {
+        self.queue.iter().map(|(update, _)| *update)
+    }
+
+    /// What is to go is sorted by when it came.
+    pub(super) fn sort(&mut self) {
+        self.queue.make_contiguous().sort_unstable();
+    }
+
+    pub(super) fn retain(&mut self, is_kept: impl Fn(LogNumber) -> bool) {
+        self.queue.retain(|(update, _)| is_kept(*update));
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = LogNumber> + '_ {
+        self.queue.drain(..).map(|(update, _)| update)
+    }
+
+    /// Takes what goes, for `most` nanoseconds of the allowance, into `chosen`.
+    pub(super) fn serve(
+        &mut self,
+        down: Down,
+        most: i64,
+        allowance: &mut Allowance,
+        chosen: &mut Vec<LogNumber>,
+    ) {
+        let mut gone = 0;
+        while gone < most
+            && let Some((update, len)) = self.queue.pop_front()
+        {
+            gone += down.cost(len.into(), 1);
+            chosen.push(update);
+        }
+        allowance.spend(gone);
+    }
+
+    /// What all that is to go costs.
+    pub(super) fn due(&self, down: Down) -> i64 {
+        self.queue.iter().map(|(_, len)| down.cost((*len).into(), 1)).sum()
+    }
+
+    /// Whether anything was left out since this was last asked.
+    pub(super) fn take_left_out(&mut self) -> bool {
+        core::mem::take(&mut self.has_left_out)
+    }
+
+    /// Takes note of what has come in these seconds. The mean follows by a part. Returns whether there is anything.
+    pub(super) fn measure(&mut self, at: u32, passed: f32, part: f32) -> bool {
+        let age = (at.wrapping_sub(self.since) as f32 / 1e3).max(passed);
+        let part = part.max((passed / age).min(1.0));
+        for Kind { came, mean, .. } in &mut self.kinds {
+            let Taken { all, floor, at_one } = core::mem::take(came);
+            let a_second =
+                Taken { all: all / passed, floor: floor / passed, at_one: at_one / passed };
+            mean.approach(a_second, part);
+        }
+        self.kinds.retain(|kind| kind.mean.all > LEAST_COST);
+        !self.kinds.is_empty() || !self.queue.is_empty()
+    }
+
+    /// The highest level of the flows.
+    pub(super) fn highest(&self) -> u8 {
+        self.kinds.iter().map(|kind| kind.level).max().unwrap_or(0)
+    }
+
+    /// What the flows of some levels take at a water level, and how fast that grows with it; and what they take if
+    /// they get all that they send.
+    pub(super) fn taken(&self, water_level: f32, is_in: impl Fn(u8) -> bool) -> (f32, f32, f32) {
+        let kinds = self.kinds.iter().filter(|kind| is_in(kind.level)).map(|kind| kind.mean);
+        kinds.fold((0.0, 0.0, 0.0), |(taken, slope, all), kind| {
+            let between = water_level * kind.at_one;
+            let is_between = between >= kind.floor && between < kind.all;
+            let more = if is_between { kind.at_one } else { 0.0 };
+            (taken + kind.at(water_level), slope + more, all + kind.all)
+        })
+    }
+
+    /// Rates were worked out: this is the water level, of the flows of this level.
+    pub(super) fn set(&mut self, fairness: Fairness, level: u8, water_level: f32) {
+        (self.fairness, self.level, self.water_level) = (fairness, level, water_level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOWN: Down = Down { bits: 80_000, updates: 0 };
+
+    fn news(flow: u32, update: LogNumber) -> News {
+        News { flow, weight: 1.0, level: 0, len: 100, update, order: update, series: 0 }
+    }
+
+    /// What goes of a flow that sends ten updates a second, by their numbers, at a part of them.
+    fn gone(flow: u32, part: f32, updates: u32) -> Vec<u32> {
+        let mut creditless = Creditless::new(0, part * 1_000.0);
+        let goes = |said: &u32| {
+            let pace = Pace::after(*said);
+            let number = u64::from(*said);
+            creditless.note(&news(flow, number), &pace, (DOWN, number)) != Noted::NotItsTurn
+        };
+        (0..updates).filter(goes).collect()
+    }
+
+    #[test]
+    fn any_part_of_a_flow_is_spread_nearly_evenly() {
+        for flow in [0, 1, 77, 123_456] {
+            for part in [0.06_f32, 0.1, 0.25, 0.37, 0.5, 0.8] {
+                let gone = gone(flow, part, 1_000);
+                let off = (gone.len() as f32 - part * 1_000.0).abs();
+                assert!(off <= 3.0, "{} of a thousand at {part}", gone.len());
+                let gaps = gone.windows(2).map(|two| (two[1] - two[0]) as f32 * part);
+                let longest = gaps.fold(0.0, f32::max);
+                assert!(longest < 2.0, "{longest} intervals at {part}");
+            }
+            // The floor is a twentieth of this flow.
+            assert!(gone(flow, 0.001, 1_000).len().abs_diff(50) <= 2);
+        }
+    }
+
+    #[test]
+    fn who_needs_more_gets_what_others_get_and_more() {
+        let (little, much) = (gone(5, 0.1, 500), gone(5, 0.3, 500));
+        assert!(little.iter().all(|said| much.contains(said)), "they share what they are sent");
+    }
+
+    #[test]
+    fn what_the_flows_take_follows_the_water_level() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        for update in 0..40 {
+            let pace = Pace::after(update);
+            // Half of it is a hundred times as heavy.
+            let weight = if update % 2 == 0 { 1.0 } else { 100.0 };
+            let news = News { weight, ..news(update % 2, update.into()) };
+            creditless.note(&news, &pace, (DOWN, update.into()));
+        }
+        assert!(creditless.measure(1_000, 1.0, 0.05));
+        // An update takes 10 ms of the budget, and 20 a second come of each kind; the floor is a twentieth of that.
+        let taken = |level: f32| (creditless.taken(level, |_| true).0 * 1_000.0).round();
+        assert_eq!(taken(f32::INFINITY), 400.0, "all of both");
+        assert_eq!(taken(1.0), 10.0 + 20.0, "the light one at the floor, the heavy one at a tenth");
+        assert_eq!(taken(100.0), 20.0 + 200.0);
+        assert_eq!(taken(0.0), 20.0, "both at the floor");
+        assert_eq!(creditless.taken(1.0, |level| level == 1).0, 0.0, "none is of this level");
+    }
+
+    #[test]
+    fn the_oldest_goes_nowhere_where_too_much_waits_and_nothing_is_told_twice() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        let mut note = |update: u64, first: u64| {
+            creditless.note(&news(1, update), &Pace::default(), (DOWN, first))
+        };
+        for update in 0..MOST as u64 {
+            assert_eq!(note(update, 0), Noted::Waits);
+        }
+        assert_eq!(note(7, 0), Noted::Known);
+        assert_eq!(note(MOST as u64, 0), Noted::Replaces([0, NOTHING]));
+        assert_eq!(note(0, 0), Noted::Outdated);
+    }
+}
