@@ -29,6 +29,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 16_384;
 /// The most connections of one ip that are not a registered relay's or a member's who follows areas.
 const MOST_OF_IP: u32 = 64;
+/// The most connections of one ip over which members follow areas: others have room beside them.
+const MOST_FOLLOWERS_OF_IP: u32 = MOST as u32 / 4;
 /// Messages that may wait for a relay. What is not taken is sent again later.
 const QUEUE: usize = 256;
 
@@ -54,6 +56,8 @@ struct Open {
     connections: usize,
     /// Connections that are not a registered relay's or a member's.
     strangers: HashMap<IpAddr, u32>,
+    /// Connections of members that follow areas.
+    followers: HashMap<IpAddr, u32>,
 }
 
 /// A registered relay's channel. It ends when the queue is dropped.
@@ -87,15 +91,15 @@ impl Relays {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection of a stranger; nothing if there are too many.
-    fn connect(&self, ip: IpAddr) -> Option<Stranger> {
+    /// Counts a connection, whose nobody knows yet; nothing if there are too many.
+    fn connect(&self, ip: IpAddr) -> Option<Connection> {
         let mut open = self.lock();
         if open.connections >= MOST || open.strangers.get(&ip).is_some_and(|of| *of >= MOST_OF_IP) {
             return None;
         }
         open.connections += 1;
         *open.strangers.entry(ip).or_default() += 1;
-        Some(Stranger { relays: self.clone(), ip, is_registered: false })
+        Some(Connection { relays: self.clone(), ip, of: Caller::Stranger })
     }
 
     /// A relay has registered: its older channel ends.
@@ -125,40 +129,71 @@ impl Relays {
 }
 
 /// A connection that is counted until this is dropped.
-struct Stranger {
+struct Connection {
     relays: Relays,
     ip: IpAddr,
-    is_registered: bool,
+    of: Caller,
 }
 
-impl Stranger {
+/// Whose connection it is.
+#[derive(Clone, Copy)]
+enum Caller {
+    Stranger,
+    Follower,
+    Relay,
+}
+
+impl Connection {
     /// It is a relay's, and counts for its ip no more.
     fn registered(&mut self) {
-        if !self.is_registered {
-            self.is_registered = true;
-            self.relays.lock().forget(self.ip);
+        self.is_of(Caller::Relay);
+    }
+
+    /// It is a member's who follows areas.
+    ///
+    /// # Errors
+    /// Too many of its ip do.
+    fn follows(&mut self) -> Result<(), Problem> {
+        let mut open = self.relays.lock();
+        let of_ip = open.followers.entry(self.ip).or_default();
+        if *of_ip >= MOST_FOLLOWERS_OF_IP {
+            let what = format!("{MOST_FOLLOWERS_OF_IP} members follow areas from there already");
+            let remedy = "close some of their channels, or follow from another ip";
+            return Err(Problem::new(429, what, &format!("ip {}", self.ip), remedy));
         }
+        *of_ip += 1;
+        drop(open);
+        self.is_of(Caller::Follower);
+        Ok(())
+    }
+
+    fn is_of(&mut self, caller: Caller) {
+        let before = std::mem::replace(&mut self.of, caller);
+        self.relays.lock().forget(self.ip, before);
     }
 }
 
 impl Open {
-    fn forget(&mut self, ip: IpAddr) {
-        if let Some(of) = self.strangers.get_mut(&ip) {
+    fn forget(&mut self, ip: IpAddr, caller: Caller) {
+        let counts = match caller {
+            Caller::Stranger => &mut self.strangers,
+            Caller::Follower => &mut self.followers,
+            Caller::Relay => return,
+        };
+        if let Some(of) = counts.get_mut(&ip) {
             *of -= 1;
             if *of == 0 {
-                self.strangers.remove(&ip);
+                counts.remove(&ip);
             }
         }
     }
 }
 
-impl Drop for Stranger {
+impl Drop for Connection {
     fn drop(&mut self) {
         let mut open = self.relays.lock();
         open.connections -= 1;
-        if !self.is_registered {
-            open.forget(self.ip);
-        }
+        open.forget(self.ip, self.of);
     }
 }
 
@@ -174,8 +209,8 @@ pub(crate) async fn answer(listener: TcpListener, with: Answering) {
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    let Some(stranger) = with.relays.connect(from.ip()) else { continue };
-                    tokio::spawn(with.clone().serve(stream, from, stranger));
+                    let Some(connection) = with.relays.connect(from.ip()) else { continue };
+                    tokio::spawn(with.clone().serve(stream, from, connection));
                 }
                 Err(error) => {
                     tracing::warn!("a connection could not be accepted: {error}");
@@ -187,13 +222,18 @@ pub(crate) async fn answer(listener: TcpListener, with: Answering) {
 }
 
 impl Answering {
-    async fn serve(self: Arc<Answering>, stream: TcpStream, from: SocketAddr, stranger: Stranger) {
+    async fn serve(
+        self: Arc<Answering>,
+        stream: TcpStream,
+        from: SocketAddr,
+        connection: Connection,
+    ) {
         let served = async {
             let mut channel = Channel::accept(stream, &self.identity, DEADLINE).await?;
             match channel.asked(DEADLINE).await? {
-                Hello::Register(register) => self.relay(channel, register, from, stranger).await,
+                Hello::Register(register) => self.relay(channel, register, from, connection).await,
                 Hello::Follow { world, credential } => {
-                    self.follower(channel, world, credential, stranger).await
+                    self.follower(channel, world, credential, connection).await
                 }
                 hello => Ok(self.participant(channel, hello).await?),
             }
@@ -224,16 +264,16 @@ impl Answering {
         mut channel: Channel,
         world: String,
         credential: Option<String>,
-        mut stranger: Stranger,
+        mut connection: Connection,
     ) -> anyhow::Result<()> {
         let right = self.joins.right(&world, credential.as_deref(), channel.peer());
         let followed = match right {
             Ok(right) => self.feeds.follow(&self.handle, world, right).await,
             Err(problem) => Err(problem),
         };
+        let followed = followed.and_then(|feed| connection.follows().map(|()| feed));
         match followed {
             Ok(feed) => {
-                stranger.registered();
                 channel.reply(&Reply::Done(serde_json::json!({}))).await?;
                 feed.carry(&self.handle, channel).await
             }
@@ -247,7 +287,7 @@ impl Answering {
         mut channel: Channel,
         register: Register,
         from: SocketAddr,
-        mut stranger: Stranger,
+        mut connection: Connection,
     ) -> anyhow::Result<()> {
         let name = register.name.clone();
         let id = match self.register(*channel.peer(), register, from).await {
@@ -257,7 +297,7 @@ impl Answering {
                 return Ok(channel.reply(&participants::refused(&problem)).await?);
             }
         };
-        stranger.registered();
+        connection.registered();
         let registered = Registered { relay: id.0, issuers: self.issuers.clone() };
         channel.reply(&Reply::Done(registered)).await?;
         let (number, messages) = self.relays.enter(id);
@@ -358,4 +398,29 @@ impl Answering {
 
 fn unstored(error: anyhow::Error) -> Problem {
     Problem::new(503, error.to_string(), "controller", "ask again in a second")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_one_ip_that_follow_areas_leave_room_for_others() {
+        let relays = Relays::default();
+        let [ip, other] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let follow = |ip| {
+            let mut connection = relays.connect(ip).expect("there is room");
+            connection.follows().map(|()| connection)
+        };
+        let mut followers: Vec<Connection> =
+            (0..MOST_FOLLOWERS_OF_IP).map(|_| follow(ip).unwrap()).collect();
+        let refused = follow(ip).err().unwrap();
+        assert!(refused.status == 429 && refused.to_string().contains("ip 10.0.0.1"), "{refused}");
+        follow(other).unwrap();
+        followers.pop();
+        follow(ip).unwrap();
+        drop(followers);
+        let open = relays.lock();
+        assert_eq!((open.connections, open.strangers.len(), open.followers.len()), (0, 0, 0));
+    }
 }

@@ -120,6 +120,11 @@ impl Controller {
         self.state.members.range(of).map(|(_, member)| member)
     }
 
+    /// What is known of an address in a world: whose it is, or was while it rests.
+    pub fn member(&self, world: WorldId, address: Address) -> Option<&Member> {
+        self.state.members.get(&(world, address))
+    }
+
     /// The member of a world that is this owner, if it is in.
     pub fn held_by(&self, world: WorldId, owner: Owner) -> Option<&Member> {
         let address = self.state.owners.get(&(world, owner))?;

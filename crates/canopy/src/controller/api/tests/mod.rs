@@ -2,6 +2,7 @@
 //! told.
 
 mod daemon;
+mod following;
 mod joining;
 mod meshed;
 
