@@ -14,7 +14,7 @@ use canopy_wire::{Address, Time};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Of the byte before a message: which of four callers sends it,
+/// In the byte before a message: which of four callers sends it,
 const CALLER: u8 = 0b11;
 /// that it is a report, not a question,
 const REPORT: u8 = 0b100;

@@ -70,7 +70,7 @@ impl Log {
         }
     }
 
-    /// So many comtrees share the room from now on.
+    /// This many comtrees share the room from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.room.deal(comtrees);
     }

@@ -185,7 +185,7 @@ impl Thinning {
         }
     }
 
-    /// So many comtrees share the tables from now on.
+    /// This many comtrees share the tables from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.rows.deal(comtrees);
         self.flows.deal(comtrees);

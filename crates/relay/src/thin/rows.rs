@@ -90,7 +90,7 @@ impl Rows {
         }
     }
 
-    /// So many comtrees share the room for pairs from now on.
+    /// This many comtrees share the room for pairs from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.pairs.deal(comtrees);
     }

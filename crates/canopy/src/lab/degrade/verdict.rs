@@ -31,7 +31,7 @@ fn of_budget(of: &BudgetSummary, tick_ms: f64, is_shared: bool) -> Vec<Finding> 
         of.jfi_weighted < fair,
         format!("Jain's index is {:.4}, less than {fair}", of.jfi_weighted),
     )];
-    // Of a link the control packets take a part, and the relay behind it has no tick.
+    // Control packets take a part of a link, and the relay behind it has no tick.
     if !is_shared {
         let (used, age, gap) = (of.utilisation, of.nearest_ten_age_p99_ms, of.longest_gap_ms);
         broken.extend([
