@@ -37,7 +37,7 @@ fn in_words(report: &TopologyReport) -> String {
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected\n\
          {} faults, {} lives of the controller; links made {}, taken away {}, down {}; relays lost {}, found {}; trees: {} \
-         reshaped ({} for better ones), {} broken; {} admitted, {} refused, {} left, {} moved\n\
+         reshaped, {} broken; {} admitted, {} refused, {} left, {} moved\n\
          trace hash {}",
         report.seed,
         report.topology,
@@ -62,7 +62,6 @@ fn in_words(report: &TopologyReport) -> String {
         report.relays_lost,
         report.relays_found,
         report.reshaped,
-        report.improved,
         report.broken,
         report.admitted,
         report.refused,

@@ -208,7 +208,8 @@ impl Controller {
         let calls = self.agents.values().filter_map(|agent| agent.poll_timeout(now));
         let ends = self.state.ends.first().map(|(until, ..)| *until);
         let areas = (!self.guides.is_empty()).then_some(self.next_areas);
-        let next = self.next_review.min(self.next_better);
+        let is_on = !self.state.settings.improve.is_zero();
+        let next = if is_on { self.next_review.min(self.next_better) } else { self.next_review };
         let refusals = self.refusals.due();
         silent.chain(calls).chain(ends).chain(areas).chain(refusals).fold(next, Time::min)
     }

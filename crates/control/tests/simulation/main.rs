@@ -70,7 +70,7 @@ fn seeds_without_crashes_let_nobody_in_before_its_reservation() {
 
 #[test]
 fn seeds_with_failing_links_and_relays_never_form_a_circle() {
-    run(Plan::Failing, 60);
+    run(Plan::Failing, 120);
 }
 
 #[test]

@@ -246,10 +246,7 @@ impl World<'_> {
             }
             Event::Refused { .. } => told.refused += 1,
             Event::Left { .. } => told.left += 1,
-            Event::Reshaped { why, .. } => {
-                told.reshaped += 1;
-                told.improved += u32::from(why.starts_with("it was improved"));
-            }
+            Event::Reshaped { .. } => told.reshaped += 1,
             Event::Broken { .. } => told.broken += 1,
             Event::RelayLost(_) => told.relays_lost += 1,
             Event::RelayFound(_) => told.relays_found += 1,

@@ -6,9 +6,6 @@ use canopy_control::{Controller, RelayId, Retry, Settings};
 use canopy_wire::Time;
 use std::time::Duration;
 
-/// A better tree is looked for that often: a run is no longer than a minute or so.
-const IMPROVE: Duration = Duration::from_secs(5);
-
 /// A channel between the controller and a relay. What is sent over it arrives in order, or not at all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Channel {
@@ -58,7 +55,8 @@ impl Process {
             ahead,
             life: 0,
             timer: None,
-            settings: Settings { degree, improve: IMPROVE, ..Settings::default() },
+            // A move that begins shortly before the end is not settled there.
+            settings: Settings { degree, improve: Duration::ZERO, ..Settings::default() },
             ids: vec![None; relays],
         }
     }

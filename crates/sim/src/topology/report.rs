@@ -11,7 +11,6 @@ pub(crate) struct Told {
     pub(crate) refused: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
-    pub(crate) improved: u32,
     pub(crate) broken: u32,
     pub(crate) relays_lost: u32,
     pub(crate) relays_found: u32,
@@ -68,8 +67,6 @@ pub struct TopologyReport {
     pub left: u32,
     /// How often a comtree got another tree.
     pub reshaped: u32,
-    /// How often that was a better one.
-    pub improved: u32,
     /// How often no tree could be had.
     pub broken: u32,
     /// How often the controller gave up a relay.
@@ -137,7 +134,6 @@ impl TopologyReport {
             refused: told.refused,
             left: told.left,
             reshaped: told.reshaped,
-            improved: told.improved,
             broken: told.broken,
             relays_lost: told.relays_lost,
             relays_found: told.relays_found,

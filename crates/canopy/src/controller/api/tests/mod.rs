@@ -300,9 +300,10 @@ async fn who_is_not_let_in_for_want_of_room_is_told_of_with_figures_and_counted(
     let mut told = daemon.events().await;
     let path = "/v1/worlds/lobby/members";
     for number in 1..=3 {
-        let ask = json!({ "subject": format!("player-{number}"), "client_key": client_key(number),
-            "budget": { "down_bits": 2_000_000_000 } });
-        let (status, refused) = daemon.send("POST", path, &ask.to_string()).await;
+        let mut new: Value = serde_json::from_str(&new_member(number)).unwrap();
+        new["budget"] = json!({ "up_bits": 1, "up_packets": 1, "down_bits": 2_000_000_000_u64,
+            "down_packets": 1 });
+        let (status, refused) = daemon.send("POST", path, &new.to_string()).await;
         assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     }
     let mut times = 0;
