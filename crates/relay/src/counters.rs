@@ -50,6 +50,10 @@ counters! {
     updates_taken,
     #[doc = "Copies of updates handed to receivers."]
     deliveries_out,
+    #[doc = "Of the updates dropped as thinned, those that are important or for one endpoint's eyes."]
+    urgent_thinned,
+    #[doc = "Of the updates dropped as waited_too_long, those that are important or for one endpoint's eyes."]
+    urgent_waited_too_long,
     #[doc = "Updates for limited receivers that found no room for a credit; receivers that share a row count once."]
     updates_without_credit,
     #[doc = "Copies of updates sent to their own publisher, which drops them: what a set is sent is the same for all."]

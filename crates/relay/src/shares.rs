@@ -43,6 +43,11 @@ impl Shares {
         self.total < self.room && (taken < self.own_part || self.beyond < self.common)
     }
 
+    /// Whether a comtree has less than what no other can take.
+    pub(crate) fn has_less_than_its_part(&self, comtree: ComtreeIndex) -> bool {
+        self.taken.get(comtree as usize).copied().unwrap_or_default() < self.own_part
+    }
+
     /// A comtree has one more.
     #[inline]
     pub(crate) fn take(&mut self, comtree: ComtreeIndex) {

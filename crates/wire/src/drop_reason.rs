@@ -112,10 +112,11 @@ drop_reasons! {
     RepliesFull => "replies_full",
     /// A data thread was too slow to take what another passed to it, or to hear what it told.
     SiblingsFull => "siblings_full",
-    /// An update that a receiver's budget did not hold: a newer one of its flow took its place, or there
-    /// was no room for it to wait.
+    /// An update that a receiver's budget did not hold: a newer one of its flow took its place, there
+    /// was no room for it to wait, or its flow sends without a credit and it was not its turn.
     Thinned => "thinned",
-    /// An update that waited for a receiver's budget until newer ones needed its room.
+    /// An update that waited for a receiver's budget until newer ones needed its room; or for too long, if it is
+    /// important or for one endpoint's eyes.
     WaitedTooLong => "waited_too_long",
     /// An update that both the old and the next parent of a comtree brought.
     Repeated => "repeated",

@@ -88,6 +88,9 @@ impl Fanout {
             place += usize::from(tables.thinning.served(tables.now, place, &serving, sent));
         }
         tables.thinning.end_serving(tables.now);
+        let urgent = tables.thinning.take_urgent_left_out();
+        counts.counters.urgent_thinned += urgent.thinned;
+        counts.counters.urgent_waited_too_long += urgent.waited_too_long;
     }
 
     /// Looks at what the members of a row want by now: whoever wants something else goes to another row,

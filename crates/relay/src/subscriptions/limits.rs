@@ -14,7 +14,8 @@ pub struct TableLimits {
     /// The most groups that one participant may be the first to subscribe to, as long as it stays
     /// subscribed.
     pub max_new_groups_per_participant: u32,
-    /// The most pairs of a receiver that cannot be sent everything and a flow that it wants.
+    /// The most pairs of a receiver that cannot be sent everything and a flow that it wants. Other flows
+    /// send without a credit.
     pub max_flow_pairs: u32,
 }
 

@@ -11,13 +11,13 @@ use hashbrown::HashTable;
 pub(crate) const MAX_FLOWS: u32 = 1 << 18;
 /// A flow's number has room for its place, or for one that flows without a place of their own share.
 const PLACE_BITS: u32 = MAX_FLOWS.trailing_zeros() + 1;
-/// So many places share the flows of a comtree that have none of their own.
+/// How many places the flows of a comtree share that have none of their own.
 const SHARED_PLACES: u32 = 64;
 /// A flow from which nothing came for so long rests, and its part of its group's weight is the others'.
 pub(crate) const FLOW_LIFETIME: Duration = Duration::from_secs(4);
 /// One from which nothing came for so long has ended: what comes then is another flow. Nothing waits for so
 /// long, or what is older could come later.
-const FLOW_ENDS: Duration = Duration::from_secs(60);
+pub(crate) const FLOW_ENDS: Duration = Duration::from_secs(90);
 
 /// What makes a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,12 @@ impl Pace {
             self.interval += (gap.as_secs_f32() - self.interval) / of;
         }
         self.said = self.said.wrapping_add(1);
+    }
+
+    /// That of a flow whose speed is not known.
+    #[cfg(test)]
+    pub(crate) fn after(said: u32) -> Pace {
+        Pace { said, ..Pace::default() }
     }
 
     /// Updates a second.
@@ -112,7 +118,7 @@ impl Flows {
         }
     }
 
-    /// So many comtrees share the places from now on.
+    /// This many comtrees share the places from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.room.deal(comtrees);
     }
@@ -312,17 +318,17 @@ mod tests {
         flows.sweep(Time::from_millis(4_000), 1);
         assert_eq!(flows.note(Time::from_millis(4_000), key(2, 7), 1.0).1, 1.0);
         assert_eq!(flows.len(), 2);
-        flows.note(Time::from_millis(59_000), key(2, 7), 1.0);
-        flows.sweep(Time::from_millis(60_000), 1);
+        flows.note(Time::from_millis(89_000), key(2, 7), 1.0);
+        flows.sweep(Time::from_millis(90_000), 1);
         assert_eq!(flows.len(), 1);
-        let (other, share) = flows.note(Time::from_millis(60_000), key(3, 9), 1.0);
+        let (other, share) = flows.note(Time::from_millis(90_000), key(3, 9), 1.0);
         assert_eq!(
             (other & (MAX_FLOWS - 1), share),
             (old & (MAX_FLOWS - 1), 1.0),
             "the same place"
         );
         assert_ne!(other, old);
-        assert_eq!(flows.note(Time::from_millis(60_001), key(2, 7), 1.0).1, 1.0);
+        assert_eq!(flows.note(Time::from_millis(90_001), key(2, 7), 1.0).1, 1.0);
     }
 
     #[test]
@@ -337,5 +343,34 @@ mod tests {
         }
         assert_eq!((flows.len(), flows.groups.len()), (0, 1));
         assert!(flows.by_group.is_empty());
+    }
+
+    #[test]
+    fn whoever_has_no_place_leaves_other_comtrees_theirs_and_counts_as_one_with_others() {
+        let mut flows = Flows::new(8);
+        flows.deal(2);
+        let of = |comtree: ComtreeIndex, src: u16| FlowKey { comtree, ..key(src, 7) };
+        let now = |millis: u64| Time::from_millis(1 + millis);
+        let mut has_place =
+            |comtree, src| Flows::has_place(flows.note(now(0), of(comtree, src), 1.0).0);
+        let places = (0..100).filter(|src| has_place(0, *src)).count();
+        assert_eq!(places, 6, "its own part, and all that is common");
+        assert_eq!((0..10).filter(|src| has_place(1, *src)).count(), 2);
+        // A seventh and six others share the group's weight, and it is known how often it says something.
+        let (seventh, mut share) = (of(0, 50), 0.0);
+        let mut said = Vec::new();
+        for update in 0..50 {
+            let flow;
+            (flow, share) = flows.note(now(100 * update), seventh, 1.0);
+            said.push(flows.pace_of(flow).said);
+        }
+        assert!((share - 1.0 / 7.0).abs() < 1e-6, "{share}");
+        let (flow, _) = flows.note(now(5_000), seventh, 1.0);
+        let hz = flows.pace_of(flow).hz();
+        assert!((hz - 10.0).abs() < 0.5, "{hz}");
+        assert!(said.windows(2).all(|two| two[1] == two[0] + 1));
+        // Who ends gives its place to the next one.
+        flows.sweep(now(100_000), 1);
+        assert!(Flows::has_place(flows.note(now(100_000), seventh, 1.0).0));
     }
 }

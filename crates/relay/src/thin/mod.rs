@@ -80,6 +80,13 @@ pub(crate) struct Wanted {
     pub(crate) weight: Weight,
 }
 
+/// Deliveries that were left out of updates that are important, or for one endpoint's eyes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UrgentLeftOut {
+    pub(crate) thinned: u64,
+    pub(crate) waited_too_long: u64,
+}
+
 /// The receivers of a data thread that have a budget.
 pub(crate) struct Thinning {
     /// What may be saved up is that of this time, a tick in periodic mode.
@@ -103,7 +110,11 @@ pub(crate) struct Thinning {
     leftovers: (PortIndex, Vec<u32>),
     /// By member of the row that was served last: the updates that were left out for it.
     left_out: Vec<u32>,
+    /// What is important and died of its age, or was kept no more when its turn came.
+    died: Vec<LogNumber>,
     looks: Looks,
+    /// What of all that was left out was urgent.
+    urgent: UrgentLeftOut,
     /// How many updates rows were told of for whose flow there was no room.
     creditless: u64,
     /// Counts the flushes, so that receivers that share a row are told of a target once.
@@ -133,6 +144,8 @@ impl Thinning {
             taken: Vec::new(),
             left_out: Vec::new(),
             looks: Looks::new(mode),
+            died: Vec::new(),
+            urgent: UrgentLeftOut::default(),
             creditless: 0,
             flush: 0,
             first_of_flush: 0,
@@ -172,10 +185,11 @@ impl Thinning {
         }
     }
 
-    /// So many comtrees share the tables from now on.
+    /// This many comtrees share the tables from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.rows.deal(comtrees);
         self.flows.deal(comtrees);
+        self.log.deal(comtrees);
     }
 
     /// Works out what the participants of comtrees with budgets may be sent.
@@ -352,7 +366,8 @@ impl Thinning {
             !record.dst.is_group() || record.weight.is_important() || weight.is_important();
         let update = match record.log {
             NOTHING => {
-                let update = self.log.push(record, pending.payload(number));
+                let comtree = self.rows.get(row).comtree;
+                let update = self.log.push(now, comtree, record, pending.payload(number));
                 pending.records[number as usize].log = update;
                 update
             }
@@ -361,7 +376,7 @@ impl Thinning {
         let first = self.first_of_flush;
         let entry = self.rows.get_mut(row);
         let noted = if is_urgent {
-            entry.row.note_urgent(update, len, first)
+            entry.row.note_urgent(now, (update, len), first)
         } else {
             let (flow, share) = self.flow_of(now, row, number, pending);
             let weight = self.weights[usize::from(weight.0)] * share;
@@ -386,7 +401,8 @@ impl Thinning {
             Noted::NoRoom | Noted::Overtaken | Noted::NotItsTurn => [update, NOTHING],
         };
         for update in left_out.into_iter().filter(|update| *update != NOTHING) {
-            self.rows.leave_out(row, update, &self.log);
+            let count = self.rows.leave_out(row, update, &self.log);
+            self.urgent.thinned += if is_urgent { count } else { 0 };
         }
         self.list(now, row);
         noted
@@ -406,6 +422,11 @@ impl Thinning {
             self.rows.replace_leftovers(row, news.flow);
         }
         noted
+    }
+
+    /// What was left out that is urgent, since the last call.
+    pub(crate) fn take_urgent_left_out(&mut self) -> UrgentLeftOut {
+        core::mem::take(&mut self.urgent)
     }
 
     /// How many updates rows were told of for whose flow there was no room, since the last call.
@@ -497,7 +518,14 @@ impl Thinning {
         let is_wanted = |update: LogNumber| {
             self.log.destination(update).is_none_or(|(dst, level)| is_wanted(dst, level))
         };
-        of_row.retain(is_wanted, |update| self.rows.leave_out(row, update, &self.log));
+        let (mut left_out, mut urgent) = (Vec::new(), Vec::new());
+        of_row.retain(is_wanted, |update| left_out.push(update), |update| urgent.push(update));
+        for update in left_out {
+            self.rows.leave_out(row, update, &self.log);
+        }
+        for update in urgent {
+            self.urgent.thinned += self.rows.leave_out(row, update, &self.log);
+        }
         self.rows.get_mut(row).row = of_row;
         self.rows.retain_leftovers(row, is_wanted);
     }
@@ -539,8 +567,9 @@ impl Thinning {
         self.rows.count_waiting()
     }
 
-    /// Looks for flows that have ended, a part of them at a time.
+    /// Looks for flows that have ended, a part of them at a time, and for what has been kept for too long.
     pub(crate) fn sweep(&mut self, now: Time) {
+        self.log.sweep(now);
         self.flows.sweep(now, FLOW_SWEEPS);
     }
 }

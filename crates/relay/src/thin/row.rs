@@ -12,6 +12,7 @@ mod creditless;
 mod rates;
 #[cfg(test)]
 mod tests;
+mod urgent;
 
 use super::allowance::{Allowance, Down, spare};
 use super::flows::{FLOW_LIFETIME, Pace};
@@ -20,10 +21,8 @@ use canopy_wire::Time;
 use core::time::Duration;
 use creditless::Creditless;
 use hashbrown::HashTable;
-use std::collections::VecDeque;
+use urgent::Urgent;
 
-/// The most important updates that wait for a receiver.
-const MAX_URGENT: usize = 1024;
 /// How often it is looked for what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often rates are worked out.
@@ -203,7 +202,7 @@ impl Pair {
 pub(crate) struct Row {
     pairs: Vec<Pair>,
     by_flow: HashTable<u32>,
-    urgent: VecDeque<(LogNumber, u16)>,
+    urgent: Urgent,
     /// Flows that have no pair, if there are any.
     creditless: Option<Box<Creditless>>,
     /// The place behind that of the pair that was found last.
@@ -299,19 +298,14 @@ impl Row {
         !self.urgent.is_empty()
     }
 
-    /// Leaves out what is wanted no more; calls `left_out` for each.
+    /// Leaves out what is wanted no more; calls `left_out` for each, or `urgent_left_out`.
     pub(crate) fn retain(
         &mut self,
         is_wanted: impl Fn(LogNumber) -> bool,
         mut left_out: impl FnMut(LogNumber),
+        urgent_left_out: impl FnMut(LogNumber),
     ) {
-        self.urgent.retain(|(update, _)| {
-            let is_wanted = is_wanted(*update);
-            if !is_wanted {
-                left_out(*update);
-            }
-            is_wanted
-        });
+        self.urgent.retain(&is_wanted, urgent_left_out);
         if let Some(creditless) = &mut self.creditless {
             creditless.queue().filter(|update| !is_wanted(*update)).for_each(&mut left_out);
             creditless.retain(&is_wanted);
@@ -330,16 +324,23 @@ impl Row {
     }
 
     /// An important update waits from now on. Those of a flush have numbers from `first` on.
-    pub(crate) fn note_urgent(&mut self, update: LogNumber, len: u16, first: LogNumber) -> Noted {
-        let of_flush = self.urgent.iter().rev().take_while(|(number, _)| *number >= first);
-        if of_flush.into_iter().any(|(number, _)| *number == update) {
-            return Noted::Known;
-        }
-        if self.urgent.len() == MAX_URGENT {
-            return Noted::NoRoom;
-        }
-        self.urgent.push_back((update, len));
-        Noted::Waits
+    pub(crate) fn note_urgent(
+        &mut self,
+        now: Time,
+        (update, len): (LogNumber, u16),
+        first: LogNumber,
+    ) -> Noted {
+        self.urgent.note(now, (update, len), first)
+    }
+
+    /// Takes out what is important and has waited for too long; calls `died` with each.
+    pub(crate) fn expire_urgent(&mut self, now: Time, died: impl FnMut(LogNumber)) {
+        self.urgent.expire(now, died);
+    }
+
+    /// How many important updates were chosen since this was last asked: they came first.
+    pub(crate) fn take_urgent_chosen(&mut self) -> usize {
+        self.urgent.take_chosen()
     }
 
     /// An update waits from now on, in place of older ones of its flow or beside the last of them. `take_room`
@@ -506,12 +507,7 @@ impl Row {
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
         let before = allowance.left();
-        while allowance.left() > 0
-            && let Some((update, len)) = self.urgent.pop_front()
-        {
-            allowance.spend(down.cost(len.into(), 1));
-            chosen.push(update);
-        }
+        self.urgent.serve(down, allowance, chosen);
         self.urgent_cost += before - allowance.left();
         if self.is_worth_a_look(now, down, allowance) {
             if now.since(self.solved) >= SOLVE_EVERY {
@@ -660,13 +656,14 @@ impl Row {
 
     /// Takes all that waits into `chosen`: the receiver is limited no more.
     pub(crate) fn empty(&mut self, chosen: &mut Vec<LogNumber>) {
-        chosen.extend(self.urgent.drain(..).map(|(update, _)| update));
+        self.urgent.empty(chosen);
+        let urgent = core::mem::take(&mut self.urgent);
         if let Some(creditless) = &mut self.creditless {
             chosen.extend(creditless.drain());
         }
         let waiting = self.pairs.iter().flat_map(|pair| [pair.earlier, pair.waiting]);
         chosen.extend(waiting.filter(|update| *update != NOTHING));
-        *self = Row { dearness: self.dearness, ..Row::default() };
+        *self = Row { urgent, dearness: self.dearness, ..Row::default() };
     }
 }
 

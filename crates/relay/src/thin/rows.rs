@@ -90,7 +90,7 @@ impl Rows {
         }
     }
 
-    /// So many comtrees share the room for pairs from now on.
+    /// This many comtrees share the room for pairs from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.pairs.deal(comtrees);
     }
@@ -198,14 +198,18 @@ impl Rows {
     }
 
     /// An update is left out: for all members of a row but the one that it came from, and those who got it
-    /// before they became members.
-    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) {
+    /// before they became members. Returns how many those are.
+    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) -> u64 {
         let entry = &mut self.entries[row as usize];
         let origin = if entry.was_shared { log.origin(update) } else { None };
+        let mut count = 0;
         for (place, left_out) in entry.left_out.iter_mut().enumerate() {
             let is_for_it = entry.since[place] <= update && Some(entry.members[place]) != origin;
-            *left_out += u32::from(!entry.was_shared || is_for_it);
+            let more = u32::from(!entry.was_shared || is_for_it);
+            *left_out += more;
+            count += u64::from(more);
         }
+        count
     }
 
     /// An update is left out for one member of a row.
@@ -356,7 +360,9 @@ impl Rows {
         let mut left_out = Vec::new();
         copy.keep_pairs(now, kept, |update| left_out.push(update));
         let own = self.insert((port, comtree), key, allowance, (copy, was_since));
-        left_out.into_iter().for_each(|update| self.leave_out(own, update, log));
+        for update in left_out {
+            self.leave_out(own, update, log);
+        }
         let entry = &mut self.entries[own as usize];
         (entry.was_shared, entry.is_stale) = (true, true);
         if let Some((wants, told)) = wants {

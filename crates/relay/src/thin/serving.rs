@@ -1,7 +1,7 @@
 //! What limited receivers are sent: whose turn it is, what is chosen for a row, and what that took.
 
 use super::Thinning;
-use super::allowance::{MOST_COST, spare};
+use super::allowance::{Down, MOST_COST, spare};
 use super::row::Fairness;
 use super::rows::{Entry, RowIndex};
 use crate::index::{NONE, PortIndex};
@@ -87,47 +87,75 @@ impl Thinning {
         entry.allowance.advance(now, at_once, spare(down), window);
         let before = entry.row.pairs();
         self.chosen.clear();
-        let mut estimate = self.choose_leftovers(now, row, pending);
+        self.died.clear();
+        entry.row.expire_urgent(now, |update| self.died.push(update));
+        let estimate = self.choose_leftovers(now, row, pending);
+        let estimate = estimate + self.choose((now, fairness), row, down);
         let entry = self.rows.get_mut(row);
-        let allowance = &mut entry.allowance;
-        if down.is_limited() {
-            // What the link or the comtree does not bear now is held back.
-            let room = match entry.key.alone {
-                _ if entry.key.shape.class == PeerClass::Participant => {
-                    self.comtrees.room(now, entry.comtree, (entry.members.len(), down))
-                }
-                Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
-                _ => None,
-            };
-            let held = room.map_or(0, |room| allowance.left().saturating_sub(room));
-            let held = held.clamp(0, MOST_COST as i64);
-            allowance.hold(held);
-            estimate += entry.row.serve(now, (down, fairness), allowance, &mut self.chosen);
-            allowance.hold(0);
-        } else {
-            entry.row.empty(&mut self.chosen);
-        }
         let closed = before - entry.row.pairs();
         if entry.row.take_left_out() || entry.is_waiting() {
             entry.bound_at = now;
         }
+        let urgent = entry.row.take_urgent_chosen();
         let replaced = self.rows.take_left_out(row, &mut self.left_out);
         self.rows.give_back(row, closed);
+        self.take_chosen(row, urgent, pending, numbers);
+        let too_late = self.rows.add_left_out(row, &mut self.left_out);
+        Serving { estimate, replaced, too_late }
+    }
+
+    /// Chooses what goes to all members of a row. Returns how much of the allowance that is thought to take.
+    fn choose(&mut self, (now, fairness): (Time, Fairness), row: RowIndex, down: Down) -> i64 {
+        let entry = self.rows.get_mut(row);
+        if !down.is_limited() {
+            entry.row.empty(&mut self.chosen);
+            return 0;
+        }
+        let allowance = &mut entry.allowance;
+        // What the link or the comtree does not bear now is held back.
+        let room = match entry.key.alone {
+            _ if entry.key.shape.class == PeerClass::Participant => {
+                self.comtrees.room(now, entry.comtree, (entry.members.len(), down))
+            }
+            Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
+            _ => None,
+        };
+        let held = room.map_or(0, |room| allowance.left().saturating_sub(room));
+        let held = held.clamp(0, MOST_COST as i64);
+        allowance.hold(held);
+        let estimate = entry.row.serve(now, (down, fairness), allowance, &mut self.chosen);
+        allowance.hold(0);
+        estimate
+    }
+
+    /// Takes back what was chosen, of which the first `urgent` are urgent, and counts what died.
+    fn take_chosen(
+        &mut self,
+        row: RowIndex,
+        urgent: usize,
+        pending: &mut Pending,
+        numbers: &mut Vec<u32>,
+    ) {
+        // What waited for members that have left is for nobody.
+        let since = self.rows.since_of_all(row);
+        for update in self.died.drain(..).filter(|update| *update >= since) {
+            self.urgent.waited_too_long += self.rows.leave_out(row, update, &self.log);
+        }
+        let urgent = self.chosen[..urgent].iter().copied();
+        self.died.extend(urgent.filter(|update| !self.log.has(*update)));
         self.chosen.sort_unstable();
         numbers.clear();
         self.taken.clear();
-        // What waited for members that have left is for nobody.
-        let since = self.rows.since_of_all(row);
         for update in self.chosen.iter().filter(|update| **update >= since) {
             if let Some(number) = self.log.take_back(*update, pending) {
                 numbers.push(number);
                 self.taken.push(*update);
             } else {
-                self.rows.leave_out(row, *update, &self.log);
+                let count = self.rows.leave_out(row, *update, &self.log);
+                let is_urgent = self.died.contains(update);
+                self.urgent.waited_too_long += if is_urgent { count } else { 0 };
             }
         }
-        let too_late = self.rows.add_left_out(row, &mut self.left_out);
-        Serving { estimate, replaced, too_late }
     }
 
     /// Takes back what goes to one member only. Returns how much of the allowance that is thought to take.

@@ -31,6 +31,7 @@ mod support;
 mod thinning;
 mod thinning_books;
 mod thinning_fluid;
+mod thinning_full;
 mod thinning_leftovers;
 mod threads;
 mod threads_membership;

@@ -212,9 +212,10 @@ fn what_is_urgent_is_complete_and_comes_first() {
     });
 }
 
-/// Where urgent updates alone are more than the budget, what there is no room for is counted.
+/// Where urgent updates alone are more than the budget, what there is no room for is counted, and so is what has
+/// waited for ten seconds: it goes nowhere. Nobody is sent anything older.
 #[test]
-fn too_much_that_is_urgent_is_counted() {
+fn too_much_that_is_urgent_dies_of_its_age_and_is_counted() {
     each_way(|mode, downlink| {
         let mut stage = stage(mode, downlink, 3);
         stage.limit(2, 20_000, 0);
@@ -229,7 +230,19 @@ fn too_much_that_is_urgent_is_counted() {
         let got = stage.numbers(2);
         assert!(got.is_sorted(), "in order");
         assert_eq!(got.len() as u64 + left_out(&stage), 1500, "{mode:?} {downlink:?}");
-        assert!(got.len() > 1024, "{} were kept", got.len());
+        let ages = stage.got[2].iter().map(|got| got.at.since(stage.said[got.number].at));
+        let oldest = ages.max().unwrap();
+        assert!((9 * SECOND..10 * SECOND + 2 * TICK).contains(&oldest), "{oldest:?}");
+        // 17 seconds of the budget, and the seals are a part of it.
+        assert!(got.len() > 200, "{} came", got.len());
+        let dropped =
+            [DropReason::Thinned, DropReason::WaitedTooLong].map(|why| stage.world.dropped(why));
+        let urgent = [
+            stage.world.sum(|counters| counters.urgent_thinned),
+            stage.world.sum(|counters| counters.urgent_waited_too_long),
+        ];
+        assert_eq!(urgent, dropped);
+        assert!(dropped.iter().all(|count| *count > 200), "{dropped:?}");
     });
 }
 

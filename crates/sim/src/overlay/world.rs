@@ -437,7 +437,11 @@ impl<'a> World<'a> {
     }
 
     fn judge_until(&mut self, now: Time) {
-        let left_out = self.counters().dropped(DropReason::Thinned);
+        let counters = self.counters();
+        let left_out: u64 = [DropReason::Thinned, DropReason::WaitedTooLong]
+            .into_iter()
+            .map(|reason| counters.dropped(reason))
+            .sum();
         self.model.judge(now, left_out);
     }
 

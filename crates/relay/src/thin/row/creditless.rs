@@ -9,7 +9,7 @@ use super::super::allowance::{Allowance, Down};
 use super::super::flows::Pace;
 use super::rates::{had, seconds};
 use super::{Fairness, GOLDEN, News, Noted};
-use crate::index::LogNumber;
+use crate::index::{LogNumber, NOTHING, fold};
 use core::cmp::Ordering;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
@@ -117,7 +117,7 @@ impl Creditless {
             return Noted::NotItsTurn;
         }
         match self.push(news.update, news.len) {
-            Some(oldest) => Noted::Replaces([oldest, crate::index::NOTHING]),
+            Some(oldest) => Noted::Replaces([oldest, NOTHING]),
             None => Noted::Waits,
         }
     }
@@ -128,7 +128,7 @@ impl Creditless {
             self.first = first;
             self.told.clear();
         }
-        let hash = |update: &LogNumber| crate::index::fold(*update);
+        let hash = |update: &LogNumber| fold(*update);
         let same = |other: &LogNumber| *other == update;
         if self.told.find(hash(&update), same).is_some() {
             return false;
@@ -243,5 +243,83 @@ impl Creditless {
     /// Rates were worked out: this is the water level, of the flows of this level.
     pub(super) fn set(&mut self, fairness: Fairness, level: u8, water_level: f32) {
         (self.fairness, self.level, self.water_level) = (fairness, level, water_level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOWN: Down = Down { bits: 80_000, updates: 0 };
+
+    fn news(flow: u32, update: LogNumber) -> News {
+        News { flow, weight: 1.0, level: 0, len: 100, update, order: update, series: 0 }
+    }
+
+    /// What goes of a flow that sends ten updates a second, by their numbers, at a part of them.
+    fn gone(flow: u32, part: f32, updates: u32) -> Vec<u32> {
+        let mut creditless = Creditless::new(0, part * 1_000.0);
+        let goes = |said: &u32| {
+            let pace = Pace::after(*said);
+            let number = u64::from(*said);
+            creditless.note(&news(flow, number), &pace, (DOWN, number)) != Noted::NotItsTurn
+        };
+        (0..updates).filter(goes).collect()
+    }
+
+    #[test]
+    fn any_part_of_a_flow_is_spread_nearly_evenly() {
+        for flow in [0, 1, 77, 123_456] {
+            for part in [0.06_f32, 0.1, 0.25, 0.37, 0.5, 0.8] {
+                let gone = gone(flow, part, 1_000);
+                let off = (gone.len() as f32 - part * 1_000.0).abs();
+                assert!(off <= 3.0, "{} of a thousand at {part}", gone.len());
+                let gaps = gone.windows(2).map(|two| (two[1] - two[0]) as f32 * part);
+                let longest = gaps.fold(0.0, f32::max);
+                assert!(longest < 2.0, "{longest} intervals at {part}");
+            }
+            // The floor is a twentieth of this flow.
+            assert!(gone(flow, 0.001, 1_000).len().abs_diff(50) <= 2);
+        }
+    }
+
+    #[test]
+    fn who_needs_more_gets_what_others_get_and_more() {
+        let (little, much) = (gone(5, 0.1, 500), gone(5, 0.3, 500));
+        assert!(little.iter().all(|said| much.contains(said)), "they share what they are sent");
+    }
+
+    #[test]
+    fn what_the_flows_take_follows_the_water_level() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        for update in 0..40 {
+            let pace = Pace::after(update);
+            // Half of it is a hundred times as heavy.
+            let weight = if update % 2 == 0 { 1.0 } else { 100.0 };
+            let news = News { weight, ..news(update % 2, update.into()) };
+            creditless.note(&news, &pace, (DOWN, update.into()));
+        }
+        assert!(creditless.measure(1_000, 1.0, 0.05));
+        // An update takes 10 ms of the budget, and 20 a second come of each kind; the floor is a twentieth of that.
+        let taken = |level: f32| (creditless.taken(level, |_| true).0 * 1_000.0).round();
+        assert_eq!(taken(f32::INFINITY), 400.0, "all of both");
+        assert_eq!(taken(1.0), 10.0 + 20.0, "the light one at the floor, the heavy one at a tenth");
+        assert_eq!(taken(100.0), 20.0 + 200.0);
+        assert_eq!(taken(0.0), 20.0, "both at the floor");
+        assert_eq!(creditless.taken(1.0, |level| level == 1).0, 0.0, "none is of this level");
+    }
+
+    #[test]
+    fn the_oldest_goes_nowhere_where_too_much_waits_and_nothing_is_told_twice() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        let mut note = |update: u64, first: u64| {
+            creditless.note(&news(1, update), &Pace::default(), (DOWN, first))
+        };
+        for update in 0..MOST as u64 {
+            assert_eq!(note(update, 0), Noted::Waits);
+        }
+        assert_eq!(note(7, 0), Noted::Known);
+        assert_eq!(note(MOST as u64, 0), Noted::Replaces([0, NOTHING]));
+        assert_eq!(note(0, 0), Noted::Outdated);
     }
 }

@@ -166,7 +166,7 @@ fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_t
     assert_eq!(one.note(2002), Noted::Waits);
     assert_eq!(one.note(2003), Noted::Replaces([81, NOTHING]), "the oldest of three");
     let mut left_out = Vec::new();
-    one.row.retain(|_| false, |update| left_out.push(update));
+    one.row.retain(|_| false, |update| left_out.push(update), |_| panic!("none is urgent"));
     assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([82, 83].as_slice(), 0));
 }
 
@@ -192,7 +192,8 @@ fn of_two_that_wait_whichever_is_wanted_stays() {
         row.note(now, &of_one_flow(4, 1), || true);
         row.note(now, &of_one_flow(5, 2), || true);
         let mut left_out = Vec::new();
-        row.retain(|update| update == wanted, |update| left_out.push(update));
+        let is_wanted = |update: LogNumber| update == wanted;
+        row.retain(is_wanted, |update| left_out.push(update), |_| panic!("none is urgent"));
         assert_eq!(left_out, [unwanted]);
         assert_eq!(row.all_waiting().collect::<Vec<_>>(), [(1, wanted, LEN)]);
         assert_eq!(row.note(now, &of_one_flow(6, 3), || true), Noted::Waits);
@@ -243,7 +244,7 @@ fn what_urgent_updates_take_is_not_shared_out() {
     // One of each a tick: the urgent one is what the budget bears in all.
     for number in 1..=100 {
         let now = Time::ZERO + TICK * number as u32;
-        row.note_urgent(number, LEN, number);
+        row.note_urgent(now, (number, LEN), number);
         let (flow, weight, series) = (1, 1.0, number as u16);
         let (update, order) = (100 + number, number);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };

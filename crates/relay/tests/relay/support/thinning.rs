@@ -1,6 +1,6 @@
 //! A relay whose members have budgets: who said what when, who got it when, and how many bytes that took.
 
-use super::{COMTREE, World, group};
+use super::{World, group};
 use canopy_relay::{Budget, Change, RelayConfig};
 use canopy_wire::{Address, Group, Header, Kind, Level, Record, Time, Weight, encode_update};
 use std::time::Duration;
@@ -70,7 +70,8 @@ impl Stage {
     pub(crate) fn limit(&mut self, number: usize, bits: u64, updates: u64) {
         let budget = Budget { down_bits: bits, down_packets: updates, ..Budget::default() };
         let (thread, address) = (self.world.thread_of(number), self.world.address(number));
-        let change = Change::SetBudget { comtree: COMTREE, address, budget };
+        let comtree = self.world.participants[number].comtree;
+        let change = Change::SetBudget { comtree, address, budget };
         self.world.threads[thread].apply(self.world.now, change).unwrap();
     }
 
