@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 pub(crate) const MAX_FLOWS: u32 = 1 << 18;
 /// A flow's number has room for its place, or for one that flows without a place of their own share.
 const PLACE_BITS: u32 = MAX_FLOWS.trailing_zeros() + 1;
-/// This many places share the flows of a comtree that have none of their own.
+/// How many places the flows of a comtree share that have none of their own.
 const SHARED_PLACES: u32 = 64;
 /// A flow from which nothing came for so long rests, and its part of its group's weight is the others'.
 pub(crate) const FLOW_LIFETIME: Duration = Duration::from_secs(4);
