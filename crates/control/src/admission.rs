@@ -367,11 +367,25 @@ impl State {
         let given_up = self.members.get(&(world, address)).filter(|member| member.is_given_up());
         if let Some(member) = given_up.cloned() {
             // The record is what bars the owner, so it lasts as long.
-            let (until, barred) = (member.until.max(barred), Some(barred));
-            self.stay_away(op, Member { until, barred, ..member });
-            return Ok(());
+            let (owner, until) = (member.owner, member.until.max(barred));
+            self.stay_away(op, Member { until, barred: Some(barred), ..member });
+            if !self.owners.contains_key(&(world, owner)) {
+                return Ok(());
+            }
+            // It has come back under another address.
+            return self.kick_owner(op, world, owner, barred);
         }
         let owner = self.served(world, address)?.owner;
+        self.kick_owner(op, world, owner, barred)
+    }
+
+    fn kick_owner(
+        &mut self,
+        op: &mut Op,
+        world: WorldId,
+        owner: Owner,
+        barred: Time,
+    ) -> Result<(), Refusal> {
         for address in self.depart(op, world, owner) {
             if let Some(member) = self.members.get(&(world, address)).cloned() {
                 self.save_member(op, Member { barred: Some(barred), ..member });

@@ -236,7 +236,11 @@ impl State {
         let (before, step) = (running.picture(), running.step().map(Step::given_up));
         let old = core::mem::replace(&mut running.shape, new);
         running.undone = step.clone().or(running.step_on_relays());
-        running.moving = None;
+        if running.moving.take().is_some() {
+            // It has not got to its end.
+            running.ended_moves = running.ended_moves.saturating_add(1);
+            running.rests_since = None;
+        }
         running.why = why;
         running.kept = None;
         running.broken = None;

@@ -232,22 +232,19 @@ impl Right {
         Ok(Some(asked))
     }
 
-    /// What the token grants: of what was admitted, what the credential grants. A credential counts
-    /// comtrees within the world: its 1 is the world's first.
+    /// What the token grants: of what was admitted, what the credential grants. The token of a place narrows nothing:
+    /// it grants what was admitted then, and the world may have other levels by now.
     pub(super) fn grant(&self, admission: Admission) -> Grant {
-        let roles = match &self.ceiling {
-            Ceiling::Nothing => return admission.grant,
-            Ceiling::Credential(grant) | Ceiling::Token(grant) => grant.roles.clone(),
-        };
+        let Ceiling::Credential(grant) = &self.ceiling else { return admission.grant };
         let bounded = |granted: ComtreeGrant| {
             let of = admission.grant.on(granted.comtree)?;
             let publish = granted.publish.up_to(of.publish.level);
             let subscribe = granted.subscribe.up_to(of.subscribe.level);
             Some(ComtreeGrant { publish, subscribe, ..granted })
         };
-        let granted = self.granted(&admission.comtrees).filter_map(bounded);
+        let granted = granted(grant, &admission.comtrees).filter_map(bounded);
         let comtrees = granted.take(MAX_COMTREES).collect();
-        Grant { comtrees, roles, ..admission.grant }
+        Grant { comtrees, roles: grant.roles.clone(), ..admission.grant }
     }
 
     /// Whether it grants anything in a world of these comtrees.
@@ -255,25 +252,21 @@ impl Right {
     /// # Errors
     /// It does not.
     pub(super) fn check_comtrees(&self, comtrees: &[Comtree]) -> Result<(), Problem> {
-        if matches!(self.ceiling, Ceiling::Nothing) || self.granted(comtrees).next().is_some() {
+        let Ceiling::Credential(grant) = &self.ceiling else { return Ok(()) };
+        if granted(grant, comtrees).next().is_some() {
             return Ok(());
         }
         let what = "it grants nothing on the world's comtrees";
         let remedy = "ask for one that grants something on comtree 1, the world's first";
         Err(Problem::new(403, what, "credential", remedy))
     }
+}
 
-    /// What it grants on each of a world's comtrees.
-    fn granted(&self, comtrees: &[Comtree]) -> impl Iterator<Item = ComtreeGrant> {
-        (1..).zip(comtrees).filter_map(|(number, comtree)| {
-            let granted = match &self.ceiling {
-                Ceiling::Nothing => None,
-                Ceiling::Credential(grant) => grant.on(Comtree(number)),
-                Ceiling::Token(grant) => grant.on(*comtree),
-            };
-            Some(ComtreeGrant { comtree: *comtree, ..granted?.clone() })
-        })
-    }
+/// What a credential grants on each of a world's comtrees, which it counts from 1.
+fn granted(grant: &Grant, comtrees: &[Comtree]) -> impl Iterator<Item = ComtreeGrant> {
+    (1..).zip(comtrees).filter_map(|(number, comtree)| {
+        Some(ComtreeGrant { comtree: *comtree, ..grant.on(Comtree(number))?.clone() })
+    })
 }
 
 /// The number of the entry that a token's identifier names; nothing if the token is no credential.

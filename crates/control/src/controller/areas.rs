@@ -53,6 +53,18 @@ fn save(op: &mut Op, world: WorldId, areas: &Areas) {
 }
 
 impl Controller {
+    /// Whether the areas of a world do with so many levels, if it has areas.
+    pub(super) fn check_levels_of_areas(&self, world: &Name, levels: u8) -> Result<(), Refusal> {
+        let guide = self.guides.get(&self.state.world(world)?.id);
+        let mut rings = guide.into_iter().flat_map(|guide| &guide.areas().rings);
+        match rings.find(|ring| ring.level > levels) {
+            Some(ring) => {
+                Err(Refusal::NoSuchLevel { world: world.clone(), level: ring.level, levels })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Divides a world into areas, or otherwise than before: then its followers are led over, and
     /// nothing is lost.
     ///

@@ -1,6 +1,6 @@
 //! What relays say, and what time brings.
 
-use super::{Controller, MOVES, PAUSE, REVIEW};
+use super::{Controller, MOVES, PAUSE, PAUSES, REVIEW};
 use crate::agent::Settled;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
@@ -180,7 +180,9 @@ impl Controller {
         if now >= self.next_review {
             self.review(now);
         }
-        if now >= self.next_better {
+        if let Some(began) = self.looked_at.take() {
+            self.next_better = now + PAUSE.max(now.since(began) * PAUSES);
+        } else if now >= self.next_better {
             self.look_for_better(now);
         }
         self.tell_refusals(now);
@@ -192,7 +194,8 @@ impl Controller {
         let mut op = Op::default();
         let is_on = !self.state.settings.improve.is_zero();
         let has_looked = is_on && self.state.improve_next(&mut op, now);
-        self.next_better = now + if has_looked { PAUSE } else { REVIEW };
+        self.looked_at = has_looked.then_some(now);
+        self.next_better = now + REVIEW;
         if !op.is_empty() {
             self.ops.push_back(op);
         }
@@ -200,6 +203,9 @@ impl Controller {
 
     /// When it wants to know the time next.
     pub fn poll_timeout(&self, now: Time) -> Time {
+        if self.looked_at.is_some() {
+            return now;
+        }
         let running = self.agents.values().filter(|agent| self.state.is_running(agent.relay));
         let Settings { silence, suspicion, lease, .. } = self.state.settings;
         let silent = running

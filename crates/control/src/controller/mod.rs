@@ -20,7 +20,7 @@ use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
 use crate::measuring::Measuring;
-use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
+use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, World, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::planned::MovePlan;
@@ -46,9 +46,10 @@ const REVIEW: Duration = Duration::from_secs(1);
 /// Trees are looked for so often that go round relays which drain.
 const MOVES: Duration = Duration::from_secs(5);
 
-/// After a better tree was looked for, it is for so long not for another comtree: relays and participants are
-/// heard in between.
+/// After a better tree was looked for, it is for so long not for another comtree, and for so many times as long
+/// as the look took: relays and participants are heard in between.
 const PAUSE: Duration = Duration::from_millis(250);
+const PAUSES: u32 = 4;
 
 /// When a controller starts, relays have so long to connect again before the usual silence counts:
 /// they know nothing of its start, and pause between their calls.
@@ -87,6 +88,8 @@ pub struct Controller {
     next_moves: Time,
     /// When a better tree is looked for next.
     next_better: Time,
+    /// When the last look for one began, if its time is not known yet.
+    looked_at: Option<Time>,
     /// Who leads through the areas of a world.
     guides: BTreeMap<WorldId, Guide>,
     next_areas: Time,
@@ -145,6 +148,7 @@ impl Controller {
             next_review: now,
             next_moves: now,
             next_better: now,
+            looked_at: None,
             guides: areas::load(now, &state, storage)?,
             next_areas: now,
             measuring: Measuring::default(),
@@ -196,6 +200,11 @@ impl Controller {
     /// As there; or its relay drains, and no other takes it. Then it has what it had.
     pub fn relocate(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
         let result = self.decide(|state, op| state.relocate(op, now, ask));
+        let is_in = |world: &World| self.held_by(world.id, ask.owner).is_some();
+        if self.world(&ask.world).is_ok_and(is_in) {
+            // It stays where it is.
+            return result;
+        }
         self.note(now, ask, result)
     }
 
@@ -282,8 +291,11 @@ impl Controller {
     ///
     /// # Errors
     /// There is none of that name, it is being deleted, the mode or the downlink is to change while
-    /// it has members, or a link has too little left for the core.
+    /// it has members, its areas have a higher level, or a link has too little left for the core.
     pub fn set_world(&mut self, name: &Name, changes: WorldChanges) -> Result<(), Refusal> {
+        if let Some(levels) = changes.levels {
+            self.check_levels_of_areas(name, levels)?;
+        }
         self.decide(|state, op| state.set_world(op, name, changes))
     }
 

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 const GATHER: Duration = Duration::from_secs(1);
 /// Those of so many worlds and places at a time; others are only counted.
 const MOST: usize = 64;
+/// Of these, so many of one world: who asks in vain everywhere hides no other world's refusals.
+const MOST_OF_WORLD: usize = 8;
 
 /// How often somebody was not let in because there was no room, in this life of the controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +41,10 @@ impl Refusals {
         let Some(place) = place_of(refusal) else { return };
         self.counts.refusals += 1;
         let key = (world, place);
-        if self.gathered.len() >= MOST && !self.gathered.contains_key(&key) {
+        let of_world = self.gathered.range((world, String::new())..);
+        let of_world = of_world.take_while(|((of, _), _)| *of == world).count();
+        let is_full = self.gathered.len() >= MOST || of_world >= MOST_OF_WORLD;
+        if is_full && !self.gathered.contains_key(&key) {
             self.counts.untold += 1;
             return;
         }
