@@ -4,7 +4,7 @@ use canopy_areas::{AreasError, Ground, Phase, Rect, Report, Ring};
 use canopy_control::storage::{MemoryStorage, Storage, Table};
 use canopy_control::{
     Channel, Controller, Core, Downlink, Enter, Event, Mode, Name, NewAreas, NewRelay, NewWorld,
-    Refusal, RelayId, RelaySide, Retry, Settings, WorldId,
+    Refusal, RelayId, RelaySide, Retry, Settings, WorldChanges, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -167,4 +167,10 @@ fn a_refusal_changes_nothing_and_says_what_is_wrong() {
     assert_eq!(bed.set(new(34.0, "ground", 1)), Err(Refusal::Areas(many)));
     assert!(bed.controller.areas(bed.world).is_none());
     assert!(bed.pass(1).is_empty());
+    // Nor does the world lose a level that its areas have.
+    bed.set(new(50.0, "ground", 1)).unwrap();
+    let (world, level, levels) = (name("w"), 1, 0);
+    let lower = WorldChanges { levels: Some(levels), ..WorldChanges::default() };
+    let refused = Err(Refusal::NoSuchLevel { world, level, levels });
+    assert_eq!(bed.controller.set_world(&name("w"), lower), refused);
 }

@@ -92,7 +92,6 @@ impl FlushQueues {
     pub(crate) fn enter(&mut self, mode: Option<Mode>) -> Option<QueueIndex> {
         let mode = mode.unwrap_or(self.queues[OWN].mode);
         let same = self.queues.iter().position(|queue| queue.mode == mode);
-        // What waits still in one that nobody has any more leaves when it would have.
         let unused = || self.queues.iter().skip(1).position(|queue| queue.comtrees == 0);
         let index = match same.or_else(|| Some(1 + unused()?)) {
             Some(index) => index,
@@ -102,8 +101,13 @@ impl FlushQueues {
             }
             None => return None,
         };
-        self.queues[index].mode = mode;
-        self.queues[index].comtrees += 1;
+        let queue = &mut self.queues[index];
+        if queue.mode != mode {
+            // What waits there still is for nobody.
+            (queue.mode, queue.ticked) = (mode, Time::ZERO);
+            queue.flush_at = queue.flush_at.map(|_| Time::ZERO);
+        }
+        queue.comtrees += 1;
         self.choose_reading();
         Some(index)
     }

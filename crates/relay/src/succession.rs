@@ -383,6 +383,7 @@ impl Seen {
             && now <= *until
             && !self.last.has_within(WINDOW, series)
             && before.has_within(ANEW, series)
+            && !(self.last.is_a_little_before(series) && !before.has_within(WINDOW, series))
         {
             return before.takes(series);
         }
@@ -404,6 +405,11 @@ impl Numbers {
     /// Whether this number is higher than all.
     fn is_before(self, series: u16) -> bool {
         (1..=u16::MAX / 2).contains(&series.wrapping_sub(self.newest))
+    }
+
+    /// Whether this number is higher than all, and may have been reached from there with gaps.
+    fn is_a_little_before(self, series: u16) -> bool {
+        self.is_before(series) && self.has_within(ANEW, series)
     }
 
     /// Whether this number is no farther than so much from the newest one.

@@ -153,7 +153,7 @@ impl Fanout {
     }
 
     /// Sends all pending updates to whom they concern, through `batch`, which may have sends
-    /// already and is empty afterwards.
+    /// already. What is in it afterwards leaves with what follows ([`Fanout::send_to_limited`]).
     ///
     /// The batch's bytes hold the burst of the cohort at work. When the batch has no room for another
     /// send, its sends leave and the bytes stay, because the next members' sends point into them
@@ -200,11 +200,9 @@ impl Fanout {
             counters.drops += after.drops - before.drops;
         }
         self.cohorts.clear();
-        // 5. Limited receivers get what it is the turn of.
-        self.end(pending, tables, counts, &mut out);
     }
 
-    /// Sends limited receivers what it is the turn of; what is pending stays.
+    /// Sends limited receivers what it is the turn of, and what is in the batch; what is pending stays.
     pub(crate) fn send_to_limited(
         &mut self,
         pending: &mut Pending,
@@ -213,18 +211,9 @@ impl Fanout {
         batch: &mut SendBatch,
         send: impl FnMut(&SendBatch),
     ) {
-        self.end(pending, tables, counts, &mut Outbox { batch, send });
-    }
-
-    fn end<F: FnMut(&SendBatch)>(
-        &mut self,
-        pending: &mut Pending,
-        tables: &mut Tables<'_>,
-        counts: &mut FlushCounts<'_>,
-        out: &mut Outbox<'_, F>,
-    ) {
+        let mut out = Outbox { batch, send };
         if tables.thinning.is_due(tables.now) {
-            self.serve_limited(pending, tables, counts, out);
+            self.serve_limited(pending, tables, counts, &mut out);
         }
         out.send();
         out.batch.clear();

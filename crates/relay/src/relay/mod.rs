@@ -497,10 +497,9 @@ impl Relay {
             self.fanout.send_all(pending, &mut tables, &mut counts, batch, &mut send);
             forget_targets(pending, tables.table, counts.comtrees);
         }
-        if !is_flush {
-            let pending = &mut self.queues.get_mut(OWN).pending;
-            self.fanout.send_to_limited(pending, &mut tables, &mut counts, batch, send);
-        }
+        // Limited receivers are looked at once, when their rows know all of it.
+        let pending = &mut self.queues.get_mut(OWN).pending;
+        self.fanout.send_to_limited(pending, &mut tables, &mut counts, batch, send);
         self.paths.flushed(now);
         self.advance_successions(now);
         // 3. A group key that has sealed much is renewed before it is used up.

@@ -84,7 +84,8 @@ mod tests {
     #[test]
     fn each_promise_can_be_broken() {
         assert!(findings(&good(), 50.0, false).is_empty());
-        let spoil: [(fn(&mut BudgetSummary), &str); 4] = [
+        type Spoil = fn(&mut BudgetSummary);
+        let spoil: [(Spoil, &str); 4] = [
             (|of| of.jfi_weighted = 0.98, "Jain"),
             (|of| of.utilisation = 0.96, "96.0 %"),
             (|of| of.nearest_ten_age_p99_ms = 101.0, "101 ms old"),

@@ -126,8 +126,17 @@ async fn a_token_grants_no_level_that_the_world_has_not() {
         assert_eq!(claims.grant.comtrees[0].publish.level.0, granted, "the credential has 2");
         let (_, let_in) = daemon.send("POST", "/v1/worlds/lobby/members", &new_member(7)).await;
         let token = let_in["token"].as_str().unwrap();
-        let of = &canopy_token::Claims::read_unverified(token).unwrap().grant.comtrees[0];
-        assert_eq!((of.publish.level.0, of.subscribe.level.0), (levels, levels));
+        let of = |token: &str| {
+            let of = &canopy_token::Claims::read_unverified(token).unwrap().grant.comtrees[0];
+            (of.publish.level.0, of.subscribe.level.0)
+        };
+        assert_eq!(of(token), (levels, levels));
+        // Whose token is of before has them with the next one.
+        let by_token = JoinAsk { client_key: [7; 32], ..join_by(token) };
+        let raised = json!({ "levels": levels + 1 }).to_string();
+        assert!(daemon.send("PATCH", "/v1/worlds/lobby", &raised).await.0.is_success());
+        let renewed = daemon.joins.join(by_token).await.unwrap();
+        assert_eq!(of(&renewed.token), (levels + 1, levels + 1));
     }
 }
 
