@@ -46,7 +46,7 @@ mod tests {
     fn what_is_broken_outweighs_what_cannot_be_told() {
         let (broken, busy) = (Finding::Broken("late".into()), Finding::TooBusy("lost".into()));
         assert_eq!(status(&[]), 0);
-        assert_eq!(status(&[busy.clone()]), TOO_BUSY);
+        assert_eq!(status(std::slice::from_ref(&busy)), TOO_BUSY);
         assert_eq!(status(&[busy, broken]), 1);
     }
 }

@@ -383,7 +383,7 @@ impl Seen {
             && now <= *until
             && !self.last.has_within(WINDOW, series)
             && before.has_within(ANEW, series)
-            && !(self.last.is_a_little_before(series) && !before.has_within(WINDOW, series))
+            && (!self.last.is_a_little_before(series) || before.has_within(WINDOW, series))
         {
             return before.takes(series);
         }

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn an_age_is_the_relays_unless_the_flooder_alone_makes_it() {
         let late = Row { victim_age_p99_ms: 0.6, ..good() };
-        assert!(matches!(&findings(&[late.clone()])[..], [Finding::Broken(_)]));
+        assert!(matches!(&findings(std::slice::from_ref(&late))[..], [Finding::Broken(_)]));
         let anyway = Row { elsewhere_age_p99_ms: 0.7, ..late };
         assert!(matches!(&findings(&[anyway])[..], [Finding::TooBusy(_)]));
     }
