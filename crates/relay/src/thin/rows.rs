@@ -113,14 +113,12 @@ impl Rows {
     #[inline]
     pub(crate) fn note(&mut self, now: Time, row: RowIndex, news: &News, may_open: bool) -> Noted {
         let Entry { row, comtree, .. } = &mut self.entries[row as usize];
-        let take_room = || {
-            let has_room = may_open && self.pairs.has_room(*comtree);
-            if has_room {
-                self.pairs.take(*comtree);
-            }
-            has_room
-        };
-        row.note(now, news, take_room)
+        let before = row.pairs();
+        let noted = row.note(now, news, || may_open && self.pairs.has_room(*comtree));
+        if row.pairs() > before {
+            self.pairs.take(*comtree);
+        }
+        noted
     }
 
     /// A row has so many pairs less.
@@ -358,7 +356,7 @@ impl Rows {
             kept += 1;
         }
         let mut left_out = Vec::new();
-        copy.keep_pairs(now, kept, |update| left_out.push(update));
+        copy.keep_pairs((now, since, key.down), kept, |update| left_out.push(update));
         let own = self.insert((port, comtree), key, allowance, (copy, was_since));
         for update in left_out {
             self.leave_out(own, update, log);
