@@ -19,6 +19,10 @@ use std::collections::VecDeque;
 /// in nanoseconds. Where more come, the oldest go nowhere.
 const MOST: usize = 256;
 const MOST_TIME: i64 = 200_000_000;
+/// How many updates a flush may bring whose memory is kept for the next.
+const MOST_KEPT: usize = 1_024;
+/// The most kinds of flows of a row. Where there are more, they count as the nearest.
+const MOST_KINDS: usize = 64;
 /// Who takes less, in seconds of the budget a second, takes nothing.
 const LEAST_COST: f32 = 1e-7;
 
@@ -146,6 +150,9 @@ impl Creditless {
     pub(super) fn tell(&mut self, update: LogNumber, first: LogNumber) -> bool {
         if first > self.first {
             self.first = first;
+            if self.told.capacity() > MOST_KEPT {
+                self.told = HashTable::new();
+            }
             self.told.clear();
         }
         let hash = |update: &LogNumber| fold(*update);
@@ -162,15 +169,27 @@ impl Creditless {
         // The sign is 0, so this is the exponent.
         let octave = (at_one.to_bits() >> 23) as u8;
         let is_it = |kind: &Kind| kind.level == level && kind.octave == octave;
-        let place = self.kinds.iter().position(is_it).unwrap_or_else(|| {
-            let (came, mean) = Default::default();
-            self.kinds.push(Kind { level, octave, came, mean });
-            self.kinds.len() - 1
-        });
+        let place = match self.kinds.iter().position(is_it) {
+            Some(place) => place,
+            None if self.kinds.len() < MOST_KINDS => {
+                let (came, mean) = Default::default();
+                self.kinds.push(Kind { level, octave, came, mean });
+                self.kinds.len() - 1
+            }
+            None => self.nearest_kind(level, octave),
+        };
         let came = &mut self.kinds[place].came;
         came.all += cost;
         came.floor += cost * floor;
         came.at_one += cost * at_one;
+    }
+
+    fn nearest_kind(&self, level: u8, octave: u8) -> usize {
+        let off = |place: &usize| {
+            let kind = &self.kinds[*place];
+            (kind.level.abs_diff(level), kind.octave.abs_diff(octave))
+        };
+        (0..self.kinds.len()).min_by_key(off).unwrap_or(0)
     }
 
     /// An update is to go. Returns the oldest ones that go nowhere for it: a long update takes the place of many short
@@ -394,6 +413,23 @@ mod tests {
             assert_eq!(note(0), Noted::Outdated);
             assert_eq!(creditless.queue().len() as u64, most);
         }
+    }
+
+    #[test]
+    fn a_flood_and_many_kinds_leave_no_memory_behind() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        for update in 0..10_000_u64 {
+            let weight = 2.0_f32.powi((update % 100) as i32 - 50);
+            let news = News { weight, ..news(1, update) };
+            creditless.note(&news, &Pace::default(), (DOWN, 0));
+        }
+        assert_eq!(creditless.kinds.len(), MOST_KINDS);
+        creditless.note(&news(1, 10_000), &Pace::default(), (DOWN, 10_000));
+        assert!(creditless.told.capacity() <= MOST_KEPT);
+        // All that came is counted, as whatever kind.
+        creditless.measure(1_000, 1.0, 1.0);
+        let all = creditless.taken(f32::INFINITY, |_| true).0;
+        assert!((all - 100.01).abs() < 0.1, "{all}");
     }
 
     #[test]
