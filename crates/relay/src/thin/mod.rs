@@ -577,10 +577,12 @@ impl Thinning {
         self.rows.count_waiting()
     }
 
-    /// Looks for flows that have ended, a part of them at a time, and for what has been kept for too long.
+    /// Looks for flows that have ended, and for receivers for whom nothing waits any more, a part of them at a time,
+    /// and for what has been kept for too long.
     pub(crate) fn sweep(&mut self, now: Time) {
         self.log.sweep(now);
-        self.flows.sweep(now, FLOW_SWEEPS);
+        self.flows.sweep(now, SWEEPS);
+        self.release_silent(now, SWEEPS);
     }
 }
 
@@ -589,5 +591,5 @@ fn at_once(mode: Mode) -> Duration {
     mode.tick().unwrap_or(AT_ONCE)
 }
 
-/// Every flow is looked at once a second.
-const FLOW_SWEEPS: usize = 10;
+/// Every flow and every row is looked at once a second.
+const SWEEPS: usize = 10;

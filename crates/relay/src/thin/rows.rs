@@ -74,6 +74,8 @@ pub(crate) struct Rows {
     pairs: Shares,
     /// What was left out for members that have left their row, and not told of yet.
     left_out_of_others: u64,
+    /// The row that was looked at last, in turn.
+    swept: RowIndex,
 }
 
 impl Rows {
@@ -87,6 +89,7 @@ impl Rows {
             wanting: Vec::new(),
             pairs: Shares::new(max_pairs),
             left_out_of_others: 0,
+            swept: 0,
         }
     }
 
@@ -98,6 +101,19 @@ impl Rows {
     /// Whether there is any row.
     pub(crate) fn is_any(&self) -> bool {
         self.entries.len() > self.free.len()
+    }
+
+    /// How many rows there have been at a time.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The next of all rows in turn, of which there is one at least, and whether it has pairs and nothing waits for it.
+    /// One that has none takes no room.
+    pub(crate) fn sweep(&mut self) -> (RowIndex, bool) {
+        self.swept = (self.swept + 1) % self.entries.len() as u32;
+        let entry = self.get(self.swept);
+        (self.swept, entry.row.pairs() > 0 && !entry.is_listed && entry.wants.is_empty())
     }
 
     pub(crate) fn get(&self, row: RowIndex) -> &Entry {
