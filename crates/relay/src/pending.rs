@@ -47,9 +47,9 @@ pub(crate) struct Waiting {
     /// The length of the head that its record has there.
     pub(crate) head_len: u8,
     /// For limited receivers: where it is kept, and its flow with its share of its group's weight, which
-    /// is 0 until it is known.
+    /// is 0 until it is known, and its number in the flow.
     pub(crate) log: LogNumber,
-    pub(crate) flow: (FlowId, f32),
+    pub(crate) flow: (FlowId, f32, u32),
     start: u32,
     next_of_target: u32,
     next_of_origin: u32,
@@ -288,7 +288,7 @@ impl Waiting {
             object: update.object,
             head_len: 0,
             log: NOTHING,
-            flow: (0, 0.0),
+            flow: (0, 0.0, 0),
             start: 0,
             next_of_target: NONE,
             next_of_origin: NONE,

@@ -123,9 +123,9 @@ impl Flows {
         self.room.deal(comtrees);
     }
 
-    /// An update of a flow has come, of that weight. Returns the flow's number, and its share of what its
-    /// group's weight is.
-    pub(crate) fn note(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32) {
+    /// An update of a flow has come, of that weight. Returns the flow's number, its share of what its group's weight
+    /// is, and which of its updates this is.
+    pub(crate) fn note(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32, u32) {
         let hash = hash_of(&key);
         let same = |place: &u32| self.flows[*place as usize].key == key;
         let place = match self.by_key.find(hash, same).copied() {
@@ -146,25 +146,27 @@ impl Flows {
         }
         // Sums of differences drift a little.
         let share = weight / group.sum.max(weight);
-        (flow.turn << PLACE_BITS | place, share)
+        (flow.turn << PLACE_BITS | place, share, flow.pace.said)
     }
 
     /// The same of a flow for which there is no place: it shares one with others of its comtree.
     #[cold]
-    fn note_without_place(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32) {
+    fn note_without_place(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32, u32) {
         let first = key.comtree * SHARED_PLACES;
         if self.shared.len() < (first + SHARED_PLACES) as usize {
             self.shared.resize((first + SHARED_PLACES) as usize, Pace::default());
         }
         let place = first + (hash_of(&key) % u64::from(SHARED_PLACES)) as u32;
-        self.shared[place as usize].note(now);
+        let pace = &mut self.shared[place as usize];
+        pace.note(now);
+        let said = pace.said;
         let hash = group_hash(key.comtree, key.dst);
         let same = |group: &u32| {
             let group = &self.groups[*group as usize];
             group.dst == key.dst && group.comtree == key.comtree
         };
         let others = self.by_group.find(hash, same).map(|group| self.groups[*group as usize].sum);
-        (MAX_FLOWS + place, weight / (others.unwrap_or_default().max(0.0) + weight))
+        (MAX_FLOWS + place, weight / (others.unwrap_or_default().max(0.0) + weight), said)
     }
 
     /// Whether a flow has a place of its own.
@@ -321,7 +323,7 @@ mod tests {
         flows.note(Time::from_millis(89_000), key(2, 7), 1.0);
         flows.sweep(Time::from_millis(90_000), 1);
         assert_eq!(flows.len(), 1);
-        let (other, share) = flows.note(Time::from_millis(90_000), key(3, 9), 1.0);
+        let (other, share, _) = flows.note(Time::from_millis(90_000), key(3, 9), 1.0);
         assert_eq!(
             (other & (MAX_FLOWS - 1), share),
             (old & (MAX_FLOWS - 1), 1.0),
@@ -360,12 +362,12 @@ mod tests {
         let (seventh, mut share) = (of(0, 50), 0.0);
         let mut said = Vec::new();
         for update in 0..50 {
-            let flow;
-            (flow, share) = flows.note(now(100 * update), seventh, 1.0);
-            said.push(flows.pace_of(flow).said);
+            let number;
+            (_, share, number) = flows.note(now(100 * update), seventh, 1.0);
+            said.push(number);
         }
         assert!((share - 1.0 / 7.0).abs() < 1e-6, "{share}");
-        let (flow, _) = flows.note(now(5_000), seventh, 1.0);
+        let (flow, ..) = flows.note(now(5_000), seventh, 1.0);
         let hz = flows.pace_of(flow).hz();
         assert!((hz - 10.0).abs() < 0.5, "{hz}");
         assert!(said.windows(2).all(|two| two[1] == two[0] + 1));

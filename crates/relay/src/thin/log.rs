@@ -219,7 +219,7 @@ impl Log {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::index::NOTHING;
     use crate::pending::Update;
@@ -227,7 +227,7 @@ mod tests {
 
     const NOW: Time = Time::from_millis(1);
 
-    fn update(series: u16, payload: &[u8]) -> Update<'_> {
+    pub(crate) fn update(series: u16, payload: &[u8]) -> Update<'_> {
         Update {
             comtree: Comtree(1),
             src: Address(1),

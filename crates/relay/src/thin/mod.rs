@@ -384,11 +384,12 @@ impl Thinning {
         let noted = if is_urgent {
             entry.row.note_urgent(now, (update, len), first)
         } else {
-            let (flow, share) = self.flow_of(now, row, number, pending);
+            let (flow, share, said) = self.flow_of(now, row, number, pending);
             let weight = self.weights[usize::from(weight.0)] * share;
             let Waiting { level: Level(level), series, .. } = pending.records[number as usize];
             let order = self.flush << 32 | u64::from(number);
-            self.note_flow(now, row, &News { flow, weight, level, len, update, order, series })
+            let news = News { flow, weight, level, len, update, order, series };
+            self.note_flow(now, row, (&news, said))
         };
         if self.links.is_any_shaped()
             && !matches!(noted, Noted::Known | Noted::Outdated | Noted::Overtaken)
@@ -414,12 +415,15 @@ impl Thinning {
         noted
     }
 
-    /// Takes note of one update of a flow. A flow for which there is no room goes on without a credit.
+    /// Takes note of one update of a flow, and of its number there. A flow for which there is no room goes on without
+    /// a credit.
     #[inline]
-    fn note_flow(&mut self, now: Time, row: RowIndex, news: &News) -> Noted {
+    fn note_flow(&mut self, now: Time, row: RowIndex, (news, said): (&News, u32)) -> Noted {
         let mut noted = self.rows.note(now, row, news, Flows::has_place(news.flow));
         if noted == Noted::NoRoom {
-            let (pace, down) = (self.flows.pace_of(news.flow), self.down_of(row));
+            let (mut pace, down) = (self.flows.pace_of(news.flow), self.down_of(row));
+            // Rows are told of a flush's updates only when all of them have come.
+            pace.said = said;
             let of_row = &mut self.rows.get_mut(row).row;
             noted = of_row.note_creditless(now, (news, &pace), (down, self.first_of_flush));
             self.creditless += u64::from(!matches!(noted, Noted::Known | Noted::Outdated));
@@ -447,14 +451,14 @@ impl Thinning {
         self.rows.list(row);
     }
 
-    /// The flow of an update, and its share of its group's weight.
+    /// The flow of an update, its share of its group's weight, and its number in the flow.
     fn flow_of(
         &mut self,
         now: Time,
         row: RowIndex,
         number: u32,
         pending: &mut Pending,
-    ) -> (u32, f32) {
+    ) -> (u32, f32, u32) {
         let record = &mut pending.records[number as usize];
         if record.flow.1 == 0.0 {
             let comtree = self.rows.get(row).comtree;
@@ -573,10 +577,12 @@ impl Thinning {
         self.rows.count_waiting()
     }
 
-    /// Looks for flows that have ended, a part of them at a time, and for what has been kept for too long.
+    /// Looks for flows that have ended, and for receivers for whom nothing waits any more, a part of them at a time,
+    /// and for what has been kept for too long.
     pub(crate) fn sweep(&mut self, now: Time) {
         self.log.sweep(now);
-        self.flows.sweep(now, FLOW_SWEEPS);
+        self.flows.sweep(now, SWEEPS);
+        self.release_silent(now, SWEEPS);
     }
 }
 
@@ -585,5 +591,5 @@ fn at_once(mode: Mode) -> Duration {
     mode.tick().unwrap_or(AT_ONCE)
 }
 
-/// Every flow is looked at once a second.
-const FLOW_SWEEPS: usize = 10;
+/// Every flow and every row is looked at once a second.
+const SWEEPS: usize = 10;

@@ -343,17 +343,20 @@ impl Row {
         self.urgent.take_chosen()
     }
 
-    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `take_room`
-    /// says whether there may be another flow, and then there is.
+    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `has_room` says
+    /// whether there may be another pair. A flow of which something is to go without a credit has none before that
+    /// has gone: nothing newer is to go first.
     pub(crate) fn note(
         &mut self,
         now: Time,
         news: &News,
-        take_room: impl FnOnce() -> bool,
+        has_room: impl FnOnce() -> bool,
     ) -> Noted {
         let seen = millis(now);
         let Some(place) = self.find(news.flow) else {
-            return if take_room() { self.open(seen, news) } else { Noted::NoRoom };
+            let may_open = has_room()
+                && !self.creditless.as_ref().is_some_and(|creditless| creditless.has_of(news.flow));
+            return if may_open { self.open(seen, news) } else { Noted::NoRoom };
         };
         self.next = place + 1;
         let pair = &mut self.pairs[place as usize];
@@ -420,19 +423,24 @@ impl Row {
     }
 
     /// Keeps so many pairs: the flows of the others go on without. Calls `left_out` with what finds no room there.
+    /// What has come in this flush has numbers from `first` on.
     pub(crate) fn keep_pairs(
         &mut self,
-        now: Time,
+        (now, first, down): (Time, LogNumber, Down),
         count: usize,
         mut left_out: impl FnMut(LogNumber),
     ) {
         while self.pairs.len() > count
-            && let Some(Pair { earlier, waiting, len, .. }) = self.pairs.last().cloned()
+            && let Some(Pair { flow, earlier, waiting, len, .. }) = self.pairs.last().cloned()
         {
             self.close(self.pairs.len() as u32 - 1);
             for update in [earlier, waiting].into_iter().filter(|update| *update != NOTHING) {
                 self.waiting -= 1;
-                self.creditless_at(now).push(update, len).into_iter().for_each(&mut left_out);
+                let creditless = self.creditless_at(now);
+                // The row may be told of it once more in this flush.
+                creditless.tell(update, first);
+                let oldest = creditless.push((update, flow, len), down);
+                oldest.into_iter().filter(|update| *update != NOTHING).for_each(&mut left_out);
             }
         }
         self.known = self.known.min(count as u32);
@@ -513,12 +521,7 @@ impl Row {
             if now.since(self.solved) >= SOLVE_EVERY {
                 self.solve(now, (down, fairness));
             }
-            if let Some(creditless) = &mut self.creditless {
-                // These go first, for they cannot make up for what they miss.
-                let most = within(allowance.left(), self.dearness);
-                creditless.serve(down, most, allowance, chosen);
-            }
-            self.serve_flows(now, (down, fairness), allowance, chosen);
+            self.serve_both(now, (down, fairness), allowance, chosen);
         }
         before - allowance.left()
     }
@@ -541,13 +544,48 @@ impl Row {
                 || self.left_due >= datagram && allowance.left() >= datagram)
     }
 
-    fn serve_flows(
+    /// What goes without a credit goes first, for its flows cannot make up for what they miss. Where pairs wait too, it
+    /// has its part, and what these leave.
+    fn serve_both(
         &mut self,
         now: Time,
         (down, fairness): (Down, Fairness),
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) {
+        let may = within(allowance.left(), self.dearness);
+        let saved = allowance.left() >= spare(down);
+        let (mut gone, mut is_next) = (0, false);
+        if let Some(creditless) = &mut self.creditless {
+            let most = if self.waiting > 0 { creditless.part_of(may).min(may) } else { may };
+            (gone, is_next) = creditless.serve(down, (most, may, saved), chosen);
+        }
+        // What has its turn and does not fit yet has it still once more is saved up.
+        let left = if is_next { 0 } else { may - gone };
+        let (of_pairs, mut waits) =
+            self.serve_flows(now, (down, fairness), (left, saved && gone == 0 && !is_next), chosen);
+        if let Some(creditless) = &mut self.creditless {
+            let (most, resort) = (left - of_pairs, saved && gone + of_pairs == 0);
+            let (more, _) = creditless.serve(down, (most, most, resort), chosen);
+            gone += more;
+            creditless.balance(down, (gone, of_pairs, waits));
+            waits += creditless.due(down);
+        }
+        allowance.spend(gone + of_pairs);
+        self.left_due = waits;
+        self.has_news = false;
+        self.lost += allowance.take_lost() as f32 / 1e9;
+    }
+
+    /// Takes what goes of the pairs into `chosen`, for `may` nanoseconds. An update that costs more than can ever be
+    /// saved up may be a last resort. Returns what was taken, and what is due still.
+    fn serve_flows(
+        &mut self,
+        now: Time,
+        (down, fairness): (Down, Fairness),
+        (may, may_resort): (i64, bool),
+        chosen: &mut Vec<LogNumber>,
+    ) -> (i64, i64) {
         if self.has_news {
             self.backlog += (self.left_due as f32 / 1e9 - self.backlog) * SMOOTH_BACKLOG;
         }
@@ -557,7 +595,6 @@ impl Row {
         self.known = self.pairs.len() as u32;
         let (mut next, mut sorted, mut gone) = (0, 0, 0);
         let (at, floor) = (millis(now), fairness.floor_millis());
-        let may = within(allowance.left(), self.dearness);
         'all: while gone < may && next < self.order.len() {
             if next == sorted {
                 // Thousands of flows may be due, and a few go: only those are put in order, as many as there is
@@ -576,8 +613,7 @@ impl Row {
             let cost = down.cost(pair.len.into(), 1);
             while pair.waiting != NOTHING && pair.is_due(at, floor) {
                 // An update that costs more than can ever be saved up goes when a datagram's worth is there.
-                let is_last_resort = gone == 0 && allowance.left() >= spare(down);
-                if gone + cost > may && !is_last_resort {
+                if gone + cost > may && !(gone == 0 && may_resort) {
                     break 'all;
                 }
                 gone += cost;
@@ -585,11 +621,7 @@ impl Row {
                 self.waiting -= 1;
             }
         }
-        allowance.spend(gone);
-        let creditless = self.creditless.as_ref().map_or(0, |creditless| creditless.due(down));
-        self.left_due = due - gone + creditless;
-        self.has_news = false;
-        self.lost += allowance.take_lost() as f32 / 1e9;
+        (gone, due - gone)
     }
 
     /// Gives every pair the credit of the time that has passed, lists those that are due with their keys, of

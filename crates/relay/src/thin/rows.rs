@@ -74,6 +74,8 @@ pub(crate) struct Rows {
     pairs: Shares,
     /// What was left out for members that have left their row, and not told of yet.
     left_out_of_others: u64,
+    /// The row that was looked at last, in turn.
+    swept: RowIndex,
 }
 
 impl Rows {
@@ -87,6 +89,7 @@ impl Rows {
             wanting: Vec::new(),
             pairs: Shares::new(max_pairs),
             left_out_of_others: 0,
+            swept: 0,
         }
     }
 
@@ -98,6 +101,19 @@ impl Rows {
     /// Whether there is any row.
     pub(crate) fn is_any(&self) -> bool {
         self.entries.len() > self.free.len()
+    }
+
+    /// How many rows there have been at a time.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The next of all rows in turn, of which there is one at least, and whether it has pairs and nothing waits for it.
+    /// One that has none takes no room.
+    pub(crate) fn sweep(&mut self) -> (RowIndex, bool) {
+        self.swept = (self.swept + 1) % self.entries.len() as u32;
+        let entry = self.get(self.swept);
+        (self.swept, entry.row.pairs() > 0 && !entry.is_listed && entry.wants.is_empty())
     }
 
     pub(crate) fn get(&self, row: RowIndex) -> &Entry {
@@ -113,14 +129,12 @@ impl Rows {
     #[inline]
     pub(crate) fn note(&mut self, now: Time, row: RowIndex, news: &News, may_open: bool) -> Noted {
         let Entry { row, comtree, .. } = &mut self.entries[row as usize];
-        let take_room = || {
-            let has_room = may_open && self.pairs.has_room(*comtree);
-            if has_room {
-                self.pairs.take(*comtree);
-            }
-            has_room
-        };
-        row.note(now, news, take_room)
+        let before = row.pairs();
+        let noted = row.note(now, news, || may_open && self.pairs.has_room(*comtree));
+        if row.pairs() > before {
+            self.pairs.take(*comtree);
+        }
+        noted
     }
 
     /// A row has so many pairs less.
@@ -358,11 +372,8 @@ impl Rows {
             kept += 1;
         }
         let mut left_out = Vec::new();
-        copy.keep_pairs(now, kept, |update| left_out.push(update));
+        copy.keep_pairs((now, since, key.down), kept, |update| left_out.push(update));
         let own = self.insert((port, comtree), key, allowance, (copy, was_since));
-        for update in left_out {
-            self.leave_out(own, update, log);
-        }
         let entry = &mut self.entries[own as usize];
         (entry.was_shared, entry.is_stale) = (true, true);
         if let Some((wants, told)) = wants {
@@ -370,6 +381,9 @@ impl Rows {
             if !entry.wants.is_empty() {
                 self.wanting.push(own);
             }
+        }
+        for update in left_out {
+            self.leave_out(own, update, log);
         }
         self.bring(now, own, brought);
         own
@@ -500,12 +514,18 @@ fn hash_of(key: &RowKey) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pending::Waiting;
     use crate::shape::{DatagramClass, PeerClass};
-    use crate::thin::row::News;
+    use crate::thin::Fairness;
+    use crate::thin::allowance::{WINDOW, spare};
+    use crate::thin::flows::Pace;
     use canopy_wire::{Level, Weight};
+    use core::time::Duration;
 
     const SHAPE: Shape = Shape { class: PeerClass::Participant, datagrams: DatagramClass::Safe };
     const DOWN: Down = Down { bits: 64_000, updates: 0 };
+    const NEWS: News =
+        News { flow: 0, weight: 1.0, level: 0, len: 100, update: 0, order: 1, series: 1 };
 
     fn key(interests: u64) -> RowKey {
         RowKey { interests, shape: SHAPE, down: DOWN, alone: None }
@@ -517,9 +537,47 @@ mod tests {
 
     /// An update of a flow comes to a row.
     fn note(rows: &mut Rows, row: RowIndex, flow: FlowId) -> Noted {
-        let (update, order, series) = (u64::from(flow), 1, 1);
-        let news = News { flow, weight: 1.0, level: 0, len: 100, update, order, series };
+        let news = News { flow, update: flow.into(), ..NEWS };
         rows.note(Time::from_millis(1), row, &news, true)
+    }
+
+    #[test]
+    fn a_flow_has_a_pair_once_nothing_older_of_it_waits_without_a_credit() {
+        let mut rows = Rows::new(2);
+        let row = open(&mut rows, 1, 7);
+        let (pace, now) = (Pace::default(), Time::from_millis(1));
+        let older = News { flow: 5, update: 5, ..NEWS };
+        let noted = rows.get_mut(row).row.note_creditless(now, (&older, &pace), (DOWN, 0));
+        assert_eq!(noted, Noted::Waits);
+        assert_eq!(note(&mut rows, row, 6), Noted::Waits);
+        assert_eq!(note(&mut rows, row, 5), Noted::NoRoom, "the older one goes first");
+        assert_eq!(rows.pairs.total(), 1);
+        let (mut allowance, mut chosen) = (Allowance::default(), Vec::new());
+        let down = Down { bits: 8_000_000, updates: 0 };
+        allowance.advance(now, Duration::from_millis(50), spare(down), WINDOW);
+        let of_row = &mut rows.get_mut(row).row;
+        of_row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+        assert!(chosen.contains(&5));
+        assert_eq!(note(&mut rows, row, 5), Noted::Waits);
+        assert_eq!(rows.pairs.total(), 2);
+    }
+
+    #[test]
+    fn who_takes_no_pairs_along_misses_nothing_of_its_own() {
+        let (mut rows, mut log) = (Rows::new(100), Log::new());
+        log.deal(1);
+        let row = open(&mut rows, 1, 7);
+        open(&mut rows, 2, 7);
+        for flow in 0..100 {
+            let own = Waiting::new(2, &crate::thin::log::tests::update(0, &[]));
+            let update = log.push(Time::from_millis(1), 0, &own, &[]);
+            let news = News { flow, update, ..NEWS };
+            rows.note(Time::from_millis(1), row, &news, true);
+        }
+        let news = (Time::from_millis(2), log.next(), false, &log);
+        let other = rows.follow(row, 2, &key(8), news);
+        assert!(rows.get(other).row.count_waiting() < 100, "not all find room");
+        assert_eq!(rows.get(other).left_out, [0]);
     }
 
     #[test]
@@ -534,6 +592,13 @@ mod tests {
         assert_ne!(other, row);
         assert_eq!((rows.get(other).row.pairs(), rows.pairs.total()), (1, 3));
         assert_eq!(rows.get(other).row.count_waiting(), 2, "nothing that waits is lost");
+        // The row is told once more of what goes without a credit now.
+        let again = News { flow: 1, update: 1, ..NEWS };
+        assert_eq!(rows.note(Time::from_millis(2), other, &again, true), Noted::NoRoom);
+        let of_row = &mut rows.get_mut(other).row;
+        let pace = Pace::default();
+        let noted = of_row.note_creditless(Time::from_millis(2), (&again, &pace), (DOWN, 0));
+        assert_eq!((noted, of_row.count_waiting()), (Noted::Known, 2));
         assert_eq!(note(&mut rows, row, 2), Noted::NoRoom);
         rows.leave(other, 2);
         assert_eq!(note(&mut rows, row, 2), Noted::Waits);

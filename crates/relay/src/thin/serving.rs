@@ -233,6 +233,17 @@ impl Thinning {
         }
     }
 
+    /// Looks at a part of the rows for those that fell silent sooner after they had to wait than is calm: nothing
+    /// else would look at them before something comes.
+    pub(super) fn release_silent(&mut self, now: Time, parts: usize) {
+        for _ in 0..self.rows.count().div_ceil(parts) {
+            let (row, is_silent) = self.rows.sweep();
+            if is_silent && now.since(self.rows.get(row).bound_at) >= CALM {
+                self.release(row);
+            }
+        }
+    }
+
     /// The members of a row are limited no more.
     fn release(&mut self, row: RowIndex) {
         while let Some(member) = self.rows.get(row).members.first().copied() {

@@ -1,14 +1,18 @@
 //! What limited receivers get where the table of pairs is full: its room is shared by comtree, and flows without a
 //! pair go on without a credit.
 
-use crate::support::thinning::{Say, Stage};
+use crate::support::thinning::{Fluid, Say, Stage, fair};
 use crate::support::{DOWNLINKS, OTHER_COMTREE, PERIODIC, config, with_downlink};
 use canopy_relay::{Mode, RelayConfig};
-use canopy_wire::{Downlink, Time, Weight};
+use canopy_wire::{Downlink, DropReason, SAFE_DATAGRAM, Time, Weight};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
+/// One update in two seconds.
+const FLOOR: f64 = 0.5;
+/// Shares are looked at over so many seconds.
+const WINDOW: u32 = 10;
 
 fn each_way(mut test: impl FnMut(Mode, Downlink)) {
     for mode in [Mode::Immediate, PERIODIC] {
@@ -74,5 +78,76 @@ fn a_comtree_that_fills_the_table_of_pairs_leaves_another_its_part() {
         assert!(off <= 1.5 && fair > 10.0, "{counts:?} {mode:?} {downlink:?}");
         assert!(stage.world.sum(|counters| counters.updates_without_credit) > 1_000);
         stage.check_order();
+    });
+}
+
+/// Viewers for whom there is room for a few pairs, or for one: all others' flows go without a credit.
+#[test]
+fn flows_without_a_credit_get_what_is_fair_within_a_few_updates() {
+    each_way(|mode, downlink| {
+        for pairs in [1, 20] {
+            let publishers: Vec<Publisher> =
+                (0..40).map(|number| (number, if number % 4 == 0 { 4 } else { 16 })).collect();
+            let weights: Vec<Weight> =
+                (1..=40).map(|metres| Weight::nearest(1.0 / (metres * metres) as f32)).collect();
+            let mut stage = stage((mode, downlink), pairs, 43);
+            for viewer in 40..43 {
+                for (group, weight) in weights.iter().enumerate() {
+                    stage.want(viewer, group as u32, 0, *weight);
+                }
+            }
+            let budgets = [(40, 200_000), (41, 100_000), (42, 50_000)];
+            budgets.into_iter().for_each(|(viewer, bits)| stage.limit(viewer, bits, 0));
+            stage.upkeep();
+            talk(&mut stage, &[&publishers], 8 * SECOND);
+            let from = stage.world.now;
+            talk(&mut stage, &[&publishers], WINDOW * SECOND);
+            for (viewer, bits) in budgets {
+                let counts = count(&stage, viewer, &publishers, from);
+                let hz_of = publishers.iter().map(|(_, hz)| *hz as f64);
+                let flows: Vec<Fluid> = (weights.iter().zip(hz_of))
+                    .map(|(weight, hz)| Fluid { weight: weight.value().into(), hz })
+                    .collect();
+                let fair = fair(&flows, FLOOR, counts.iter().sum::<f64>() / f64::from(WINDOW));
+                let off = counts
+                    .iter()
+                    .zip(&fair)
+                    .map(|(count, fair)| (count - fair * f64::from(WINDOW)).abs());
+                let off = off.fold(0.0, f64::max);
+                let bytes = stage.bytes_between(viewer, from, stage.world.now);
+                let used = bytes as f64 * 8.0 / bits as f64 / f64::from(WINDOW);
+                let most = stage.most_bytes(viewer, from, Duration::from_millis(100)) as f64;
+                let excess = (most - bits as f64 / 80.0).max(0.0);
+                println!(
+                    "{mode:?} {downlink:?} {pairs} pairs, {bits} bit/s: off by {off:.2}, {used:.3} used, {excess:.0} too many bytes"
+                );
+                assert!(off <= 5.0, "{counts:?} {fair:?}");
+                assert!(used >= 0.95, "{used}");
+                assert!(excess <= SAFE_DATAGRAM as f64 + 60.0, "{excess}");
+            }
+            stage.check_order();
+        }
+    });
+}
+
+/// A viewer that has filled the table, and for whom nothing comes any more, leaves its room to another.
+#[test]
+fn a_viewer_for_whom_all_fall_silent_leaves_the_table_to_others() {
+    each_way(|mode, downlink| {
+        // One comtree may take 42 of them.
+        let mut stage = stage((mode, downlink), 56, 82);
+        let first: Vec<Publisher> = (0..40).map(|number| (number, 10)).collect();
+        let second: Vec<Publisher> =
+            (0..80).map(|number| (number, if number < 40 { 0 } else { 10 })).collect();
+        for (viewer, from) in [(80, 0), (81, 40)] {
+            (from..from + 40).for_each(|group| stage.want(viewer, group, 0, Weight::ONE));
+            stage.limit(viewer, 0, 100);
+        }
+        stage.upkeep();
+        talk(&mut stage, &[&first], 3 * SECOND);
+        stage.pass(4 * SECOND);
+        talk(&mut stage, &[&second], 2 * SECOND);
+        assert_eq!(stage.world.sum(|counters| counters.updates_without_credit), 0);
+        assert!(stage.world.dropped(DropReason::Thinned) > 1_000);
     });
 }

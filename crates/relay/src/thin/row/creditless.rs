@@ -3,19 +3,26 @@
 //! Whether an update goes says its number in its flow, times the golden ratio: however small a part of a flow's
 //! updates is to go, those are spread nearly evenly. The part is what is fair by the row's water level. What all
 //! these flows take at a water level is known by *kinds*, those of about the same weight beside what they send, so
-//! that the rates of the row's pairs leave them what is theirs.
+//! that the rates of the row's pairs leave them what is theirs. What goes waits in a queue. Where pairs wait too, both
+//! have their parts of what may be sent.
 
-use super::super::allowance::{Allowance, Down};
+use super::super::allowance::{Down, spare};
 use super::super::flows::Pace;
 use super::rates::{had, seconds};
 use super::{Fairness, GOLDEN, News, Noted};
-use crate::index::{LogNumber, NOTHING, fold};
+use crate::index::{FlowId, LogNumber, NOTHING, fold};
 use core::cmp::Ordering;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
 
-/// The most updates without a credit that wait for a receiver. Where more come, the oldest goes nowhere.
+/// The most updates without a credit that wait for a receiver, and how much of its time they may take, or a datagram,
+/// in nanoseconds. Where more come, the oldest go nowhere.
 const MOST: usize = 256;
+const MOST_TIME: i64 = 200_000_000;
+/// How many updates a flush may bring whose memory is kept for the next.
+const MOST_KEPT: usize = 1_024;
+/// The most kinds of flows of a row. Where there are more, they count as the nearest.
+const MOST_KINDS: usize = 64;
 /// Who takes less, in seconds of the budget a second, takes nothing.
 const LEAST_COST: f32 = 1e-7;
 
@@ -54,11 +61,25 @@ struct Kind {
     mean: Taken,
 }
 
+/// What is to go.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    update: LogNumber,
+    flow: FlowId,
+    /// The bytes that it takes.
+    len: u16,
+}
+
 /// The flows of a row that have no pair.
 #[derive(Clone, Debug)]
 pub(super) struct Creditless {
-    /// What is to go, and the bytes that it takes.
-    queue: VecDeque<(LogNumber, u16)>,
+    /// What is to go, and the bytes that all of it takes.
+    queue: VecDeque<Queued>,
+    bytes: u64,
+    /// The part of what the row sends that is theirs, and how much more than that they had where pairs waited too, in
+    /// nanoseconds.
+    part: f32,
+    ahead: i64,
     kinds: Vec<Kind>,
     /// Milliseconds of the relay's time.
     since: u32,
@@ -79,6 +100,9 @@ impl Creditless {
     pub(super) fn new(at: u32, water_level: f32) -> Creditless {
         Creditless {
             queue: VecDeque::new(),
+            bytes: 0,
+            part: 1.0,
+            ahead: 0,
             kinds: Vec::new(),
             since: at,
             told: HashTable::new(),
@@ -98,7 +122,7 @@ impl Creditless {
         (down, first): (Down, LogNumber),
     ) -> Noted {
         if !self.tell(news.update, first) {
-            let waits = self.queue.iter().any(|(update, _)| *update == news.update);
+            let waits = self.queue().any(|update| update == news.update);
             return if waits { Noted::Known } else { Noted::Outdated };
         }
         let hz = pace.hz();
@@ -116,16 +140,19 @@ impl Creditless {
             self.has_left_out = true;
             return Noted::NotItsTurn;
         }
-        match self.push(news.update, news.len) {
-            Some(oldest) => Noted::Replaces([oldest, NOTHING]),
-            None => Noted::Waits,
+        match self.push((news.update, news.flow, news.len), down) {
+            [NOTHING, _] => Noted::Waits,
+            oldest => Noted::Replaces(oldest),
         }
     }
 
     /// Takes note that the row is told of an update. Returns whether it was not yet in this flush.
-    fn tell(&mut self, update: LogNumber, first: LogNumber) -> bool {
+    pub(super) fn tell(&mut self, update: LogNumber, first: LogNumber) -> bool {
         if first > self.first {
             self.first = first;
+            if self.told.capacity() > MOST_KEPT {
+                self.told = HashTable::new();
+            }
             self.told.clear();
         }
         let hash = |update: &LogNumber| fold(*update);
@@ -142,66 +169,115 @@ impl Creditless {
         // The sign is 0, so this is the exponent.
         let octave = (at_one.to_bits() >> 23) as u8;
         let is_it = |kind: &Kind| kind.level == level && kind.octave == octave;
-        let place = self.kinds.iter().position(is_it).unwrap_or_else(|| {
-            let (came, mean) = Default::default();
-            self.kinds.push(Kind { level, octave, came, mean });
-            self.kinds.len() - 1
-        });
+        let place = match self.kinds.iter().position(is_it) {
+            Some(place) => place,
+            None if self.kinds.len() < MOST_KINDS => {
+                let (came, mean) = Default::default();
+                self.kinds.push(Kind { level, octave, came, mean });
+                self.kinds.len() - 1
+            }
+            None => self.nearest_kind(level, octave),
+        };
         let came = &mut self.kinds[place].came;
         came.all += cost;
         came.floor += cost * floor;
         came.at_one += cost * at_one;
     }
 
-    /// An update is to go. Returns the oldest, if that goes nowhere for it.
-    pub(super) fn push(&mut self, update: LogNumber, len: u16) -> Option<LogNumber> {
-        self.queue.push_back((update, len));
-        if self.queue.len() <= MOST {
-            return None;
-        }
-        self.has_left_out = true;
-        self.queue.pop_front().map(|(oldest, _)| oldest)
+    fn nearest_kind(&self, level: u8, octave: u8) -> usize {
+        let off = |place: &usize| {
+            let kind = &self.kinds[*place];
+            (kind.level.abs_diff(level), kind.octave.abs_diff(octave))
+        };
+        (0..self.kinds.len()).min_by_key(off).unwrap_or(0)
+    }
+
+    /// An update is to go. Returns the oldest ones that go nowhere for it: a long update takes the place of many short
+    /// ones little by little.
+    pub(super) fn push(
+        &mut self,
+        (update, flow, len): (LogNumber, FlowId, u16),
+        down: Down,
+    ) -> [LogNumber; 2] {
+        self.queue.push_back(Queued { update, flow, len });
+        self.bytes += u64::from(len);
+        [(); 2].map(|()| {
+            if self.queue.len() <= MOST && self.due(down) <= most_time(down) {
+                return NOTHING;
+            }
+            self.has_left_out = true;
+            self.pop().map_or(NOTHING, |oldest| oldest.update)
+        })
+    }
+
+    fn pop(&mut self) -> Option<Queued> {
+        let first = self.queue.pop_front()?;
+        self.bytes -= u64::from(first.len);
+        Some(first)
+    }
+
+    /// Whether anything of a flow is to go.
+    pub(super) fn has_of(&self, flow: FlowId) -> bool {
+        self.queue.iter().any(|queued| queued.flow == flow)
     }
 
     /// What is to go, in the order in which it came.
     pub(super) fn queue(&self) -> impl ExactSizeIterator<Item = LogNumber> + '_ {
-        self.queue.iter().map(|(update, _)| *update)
+        self.queue.iter().map(|queued| queued.update)
     }
 
     /// What is to go is sorted by when it came.
     pub(super) fn sort(&mut self) {
-        self.queue.make_contiguous().sort_unstable();
+        self.queue.make_contiguous().sort_unstable_by_key(|queued| queued.update);
     }
 
     pub(super) fn retain(&mut self, is_kept: impl Fn(LogNumber) -> bool) {
-        self.queue.retain(|(update, _)| is_kept(*update));
+        self.queue.retain(|queued| is_kept(queued.update));
+        self.bytes = self.queue.iter().map(|queued| u64::from(queued.len)).sum();
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = LogNumber> + '_ {
-        self.queue.drain(..).map(|(update, _)| update)
+        self.bytes = 0;
+        self.queue.drain(..).map(|queued| queued.update)
     }
 
-    /// Takes what goes, for `most` nanoseconds of the allowance, into `chosen`.
+    /// What of `may` nanoseconds is theirs where pairs wait.
+    pub(super) fn part_of(&self, may: i64) -> i64 {
+        (may as f32 * self.part) as i64 - self.ahead
+    }
+
+    /// Takes what goes for `most` nanoseconds into `chosen`, if all of it fits into `may`, or if it is the first and
+    /// `is_last_resort` says so. Returns what that takes, and whether the next has its turn and does not fit.
     pub(super) fn serve(
         &mut self,
         down: Down,
-        most: i64,
-        allowance: &mut Allowance,
+        (most, may, is_last_resort): (i64, i64, bool),
         chosen: &mut Vec<LogNumber>,
-    ) {
+    ) -> (i64, bool) {
         let mut gone = 0;
         while gone < most
-            && let Some((update, len)) = self.queue.pop_front()
+            && let Some(Queued { len, .. }) = self.queue.front()
         {
-            gone += down.cost(len.into(), 1);
-            chosen.push(update);
+            let cost = down.cost((*len).into(), 1);
+            if gone + cost > may && !(is_last_resort && gone == 0) {
+                return (gone, true);
+            }
+            gone += cost;
+            chosen.extend(self.pop().map(|queued| queued.update));
         }
-        allowance.spend(gone);
+        (gone, false)
+    }
+
+    /// They had so much, and pairs so much, of which `waits` waits still.
+    pub(super) fn balance(&mut self, down: Down, (gone, of_pairs, waits): (i64, i64, i64)) {
+        let ahead = gone as f32 * (1.0 - self.part) - of_pairs as f32 * self.part;
+        let most = most_time(down);
+        self.ahead = if waits > 0 { (self.ahead + ahead as i64).clamp(-most, most) } else { 0 };
     }
 
     /// What all that is to go costs.
     pub(super) fn due(&self, down: Down) -> i64 {
-        self.queue.iter().map(|(_, len)| down.cost((*len).into(), 1)).sum()
+        down.cost(self.bytes, self.queue.len() as u64)
     }
 
     /// Whether anything was left out since this was last asked.
@@ -240,10 +316,23 @@ impl Creditless {
         })
     }
 
-    /// Rates were worked out: this is the water level, of the flows of this level.
-    pub(super) fn set(&mut self, fairness: Fairness, level: u8, water_level: f32) {
+    /// Rates were worked out: this is the water level, of the flows of this level. All flows of the row take so much.
+    pub(super) fn set(&mut self, fairness: Fairness, (level, water_level): (u8, f32), all: f32) {
         (self.fairness, self.level, self.water_level) = (fairness, level, water_level);
+        let own = |other: u8| match other.cmp(&level) {
+            Ordering::Less => f32::INFINITY,
+            Ordering::Equal => water_level,
+            Ordering::Greater => 0.0,
+        };
+        let of_kind = |kind: &Kind| kind.mean.at(own(kind.level));
+        let taken: f32 = self.kinds.iter().map(of_kind).sum();
+        self.part = if all > 0.0 { (taken / all).min(1.0) } else { 1.0 };
     }
+}
+
+/// How much time what is to go may take.
+fn most_time(down: Down) -> i64 {
+    MOST_TIME.max(spare(down))
 }
 
 #[cfg(test)]
@@ -311,15 +400,52 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_nowhere_where_too_much_waits_and_nothing_is_told_twice() {
-        let mut creditless = Creditless::new(0, f32::INFINITY);
-        let mut note = |update: u64, first: u64| {
-            creditless.note(&news(1, update), &Pace::default(), (DOWN, first))
-        };
-        for update in 0..MOST as u64 {
-            assert_eq!(note(update, 0), Noted::Waits);
+        // Two budgets: one that sends all that may wait soon enough, and one that sends twenty in 200 ms.
+        for (down, most) in [(Down { bits: 8_000_000, ..DOWN }, MOST as u64), (DOWN, 20)] {
+            let mut creditless = Creditless::new(0, f32::INFINITY);
+            let mut note =
+                |update: u64| creditless.note(&news(1, update), &Pace::default(), (down, 0));
+            for update in 0..most {
+                assert_eq!(note(update), Noted::Waits);
+            }
+            assert_eq!(note(7), Noted::Known);
+            assert_eq!(note(most), Noted::Replaces([0, NOTHING]));
+            assert_eq!(note(0), Noted::Outdated);
+            assert_eq!(creditless.queue().len() as u64, most);
         }
-        assert_eq!(note(7, 0), Noted::Known);
-        assert_eq!(note(MOST as u64, 0), Noted::Replaces([0, NOTHING]));
-        assert_eq!(note(0, 0), Noted::Outdated);
+    }
+
+    #[test]
+    fn a_flood_and_many_kinds_leave_no_memory_behind() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        for update in 0..10_000_u64 {
+            let weight = 2.0_f32.powi((update % 100) as i32 - 50);
+            let news = News { weight, ..news(1, update) };
+            creditless.note(&news, &Pace::default(), (DOWN, 0));
+        }
+        assert_eq!(creditless.kinds.len(), MOST_KINDS);
+        creditless.note(&news(1, 10_000), &Pace::default(), (DOWN, 10_000));
+        assert!(creditless.told.capacity() <= MOST_KEPT);
+        // All that came is counted, as whatever kind.
+        creditless.measure(1_000, 1.0, 1.0);
+        let all = creditless.taken(f32::INFINITY, |_| true).0;
+        assert!((all - 100.01).abs() < 0.1, "{all}");
+    }
+
+    #[test]
+    fn where_pairs_wait_the_queue_has_its_part_in_all() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        creditless.part = 0.25;
+        // A look allows 15 ms, and an update takes 10 ms: what is too much in one is too little in the next ones.
+        let (mut chosen, mut gone, mut of_pairs) = (Vec::new(), 0, 0);
+        for look in 0..400_u64 {
+            creditless.push((look, 1, 100), DOWN);
+            let most = creditless.part_of(15_000_000);
+            let (own, _) = creditless.serve(DOWN, (most, 15_000_000, false), &mut chosen);
+            creditless.balance(DOWN, (own, 15_000_000 - own, 1));
+            (gone, of_pairs) = (gone + own, of_pairs + 15_000_000 - own);
+        }
+        let part = gone as f32 / (gone + of_pairs) as f32;
+        assert!((part - 0.25).abs() < 0.01, "{part}");
     }
 }

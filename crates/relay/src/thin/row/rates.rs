@@ -50,16 +50,17 @@ impl Row {
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
         let creditless = self.creditless.as_ref().map_or(0, |creditless| creditless.highest());
         let levels = if fairness.levels_first { most_level.max(creditless) } else { 0 };
-        let mut first_short = (u8::MAX, f32::INFINITY);
+        let (mut first_short, mut all) = ((u8::MAX, f32::INFINITY), 0.0);
         for level in 0..=levels {
             let is_in = |other: u8| !fairness.levels_first || other == level;
-            left -= self.share_out(left.max(0.0), floor, down, is_in);
+            let taken = self.share_out(left.max(0.0), floor, down, is_in);
+            (left, all) = (left - taken, all + taken);
             if self.is_short && first_short.1.is_infinite() {
                 first_short = (level, self.water_level);
             }
         }
         if let Some(creditless) = &mut self.creditless {
-            creditless.set(fairness, first_short.0, first_short.1);
+            creditless.set(fairness, first_short, all);
         }
         for pair in self.pairs.iter_mut().filter(|pair| pair.bears(floor)) {
             pair.rate = (pair.rate - pair.part_of(each)).max(floor);
