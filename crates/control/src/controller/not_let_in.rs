@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const GATHER: Duration = Duration::from_secs(1);
 /// Those of so many worlds and places at a time; others are only counted.
 const MOST: usize = 64;
-/// Of these, so many of one world: who asks in vain everywhere hides no other world's refusals.
+/// Among them so many of one world: who asks in vain everywhere hides no other world's refusals.
 const MOST_OF_WORLD: usize = 8;
 
 /// How often somebody was not let in because there was no room, in this life of the controller.
