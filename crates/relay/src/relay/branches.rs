@@ -3,7 +3,6 @@
 
 use super::Relay;
 use super::downstream::SubscribeWindow;
-use super::upstream::REFRESHES;
 use crate::changes::{BranchConfig, BranchId, BranchRole, Refusal};
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::ports::Peer;
@@ -11,10 +10,6 @@ use crate::shape::{PeerClass, Shape};
 use crate::told::Told;
 use crate::tree::Branch;
 use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
-use core::time::Duration;
-
-/// What may be wanted no more ends in this part of a subscription's lifetime. Who still wants it asks again before.
-const DOUBTED: u32 = REFRESHES - 1;
 
 impl BranchRole {
     fn class(self) -> PeerClass {
@@ -101,8 +96,8 @@ impl Relay {
         let tree = &mut self.comtrees.get_mut(index).tree;
         tree.set_role(port, role);
         tree.promote();
-        let lifetime = self.wanted_for(index, port);
-        self.table.expire_by(port, now + lifetime);
+        // What it wanted as a child stays until it ends: it may be one again without having heard of this, and does
+        // not ask anew then. Meanwhile no parent is asked for it.
         match (role, self.comtrees.get(index).tree.branch(port).map(|branch| branch.role)) {
             // It was in the core, and has no other parent.
             (BranchRole::NextParent | BranchRole::Parent, Some(BranchRole::Parent)) => {
@@ -121,18 +116,6 @@ impl Relay {
         }
         self.branch_changed(now, index);
         Ok(())
-    }
-
-    /// For how long it counts what a neighbour has asked for. One that gets everything may have another parent by now,
-    /// or none: then it asks for nothing any more, and takes nothing back. But if it still takes this relay for its
-    /// parent, as what was begun here is taken back, it does not ask anew. So what it wanted stays until it would have
-    /// asked for that again.
-    pub(super) fn wanted_for(&self, index: ComtreeIndex, port: PortIndex) -> Duration {
-        let branch = self.comtrees.get(index).tree.branch(port);
-        match branch.is_some_and(|branch| branch.role.gets_everything()) {
-            true => self.subscription_lifetime / DOUBTED,
-            false => self.subscription_lifetime,
-        }
     }
 
     /// Something came over a branch: if this relay was the neighbour's standby parent, it is the parent.

@@ -63,9 +63,9 @@ impl Relay {
         if !self.can_tell(subscribe.count()) {
             return Err(DropReason::SiblingsFull);
         }
-        let expires = now + self.wanted_for(index, port);
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, most)?;
+        let expires = now + self.subscription_lifetime;
         let (whose, mut refused) = ((port, Most::ANYTHING), 0);
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;

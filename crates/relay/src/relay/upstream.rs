@@ -24,7 +24,7 @@ const RESEND_AT_FIRST: Duration = Duration::from_millis(100);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
 /// In a subscription's lifetime the parent is asked again so often.
-pub(super) const REFRESHES: u32 = 4;
+const REFRESHES: u32 = 4;
 
 /// A comtree's subscriptions at its parent.
 pub(super) struct Upstream {

@@ -328,15 +328,6 @@ impl SubscriptionTable {
         }
     }
 
-    /// What a port is subscribed to ends at this time, unless it is refreshed by then.
-    pub(crate) fn expire_by(&mut self, port: PortIndex, expires: Time) {
-        let (expires, mut next) = (deciseconds(expires), self.of_port[port as usize].newest);
-        while let Some(one) = self.subscriptions.get_mut(next as usize) {
-            one.expires = one.expires.min(expires);
-            next = one.next_of_port;
-        }
-    }
-
     /// Ends the subscriptions of a port that are not to be kept.
     pub(crate) fn keep_of_port(
         &mut self,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const GROUP: u32 = 7;
 /// What a neighbour may want no more has expired by then.
-const UNTIL_FORGOTTEN: Duration = Duration::from_secs(31);
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(71);
 const DOWN: [BranchRole; 2] = [BranchRole::Child, BranchRole::Parent];
 
 /// A relay that was cut off its parent has taken another, and the parent, which still knows what was asked of
