@@ -192,9 +192,11 @@ fn a_slow_path_of_the_kernel_that_halves_or_doubles_is_followed_within_two_secon
     crowd.watch(&bed, PATH, SETTLE, WATCH).is_well_used();
     for rate in [PATH / 2, PATH, 2 * PATH, PATH] {
         assert!(bed.shape("change", rate));
-        let followed = crowd.watch(&bed, rate, Duration::from_secs(2), Duration::from_secs(3));
-        assert!(followed.utilisation >= 0.85, "{:.3} of {rate} bit/s", followed.utilisation);
-        crowd.watch(&bed, rate, Duration::ZERO, Duration::from_secs(6)).is_well_used();
+        let Watched { standing, utilisation, .. } =
+            crowd.watch(&bed, rate, Duration::from_secs(2), Duration::from_secs(8));
+        println!("{rate} bit/s: standing {standing:.1} ms, used {utilisation:.3}");
+        // A datagram of a slower path takes longer.
+        assert!(standing <= 80.0 && utilisation >= 0.85, "{standing:.1} ms, {utilisation:.3}");
     }
 }
 
