@@ -125,6 +125,10 @@ pub(crate) fn json(value: &impl Serialize) -> Result<Value, Problem> {
 
 /// Requests that do something, as inputs for a fuzzer to begin with, each with a name.
 pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    [seeds_of_worlds(), seeds_of_areas()].concat()
+}
+
+fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
     let world = r#"{"name": "lobby", "comtrees": 2, "mode": "periodic", "tick_ms": 50, "core": "all",
         "channels": [{"name": "chat", "first": 0, "groups": 9}], "downlink": "group"}"#;
     let link = r#"{"ends": ["a", "b"], "bits": 1000000, "packets": 1000, "delay_us": 500}"#;
@@ -132,22 +136,6 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
         {"subject": "p", "client_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
         "measured": [{"relay": "b", "delay_us": 7}],
         "budget": {"up_bits": 1, "up_packets": 1, "down_bits": 9, "down_packets": 9}}"#;
-    let areas_world = r#"{"name": "park", "levels": 2,
-        "channels": [{"name": "here", "first": 64, "groups": 200}]}"#;
-    let grid = r#"park
-        {"grid": 10, "over": [0, 0, 40, 30], "rings": [{"radius": 5, "level": 1}, {"radius": 20, "level": 0}],
-        "split_above": 8, "merge_below": 4, "deepest": 2}"#;
-    let hexagons = r#"park
-        {"hex": 12.5, "over": [-20, -20, 20, 20], "rings": [{"radius": 9, "level": 0}], "channel": "here"}"#;
-    let polygons = r#"park
-        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "FeatureCollection", "features": [
-        {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon",
-        "coordinates": [[[0, 0], [9, 0], [9, 9], [0, 9], [0, 0]]]}},
-        {"type": "Feature", "properties": null, "geometry": {"type": "MultiPolygon",
-        "coordinates": [[[[9, 0], [20, 0], [9, 9], [9, 0]]]]}}]}}"#;
-    let crossing = r#"park
-        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "Polygon",
-        "coordinates": [[[0, 0], [9, 9], [9, 0], [0, 9], [0, 0]]]}}"#;
     vec![
         (
             "world",
@@ -187,23 +175,6 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("drain", input_of(&[(10, "a"), (9, "a"), (11, "a"), (8, ""), (10, "z")])),
         (
-            "areas",
-            input_of(&[
-                (0, areas_world),
-                (16, grid),
-                (17, "park"),
-                (16, hexagons),
-                (16, polygons),
-                (17, "park"),
-                (16, "park\n{\"rings\": []}"),
-                (17, "lobby"),
-            ]),
-        ),
-        (
-            "polygons",
-            input_of(&[(0, areas_world), (16, polygons), (17, "park"), (19, ""), (16, crossing)]),
-        ),
-        (
             "move",
             input_of(&[
                 (12, link),
@@ -223,5 +194,43 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
             input_of(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")]),
         ),
         ("not-json", input_of(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),
+    ]
+}
+
+fn seeds_of_areas() -> Vec<(&'static str, Vec<u8>)> {
+    let areas_world = r#"{"name": "park", "levels": 2,
+        "channels": [{"name": "here", "first": 64, "groups": 200}]}"#;
+    let grid = r#"park
+        {"grid": 10, "over": [0, 0, 40, 30], "rings": [{"radius": 5, "level": 1}, {"radius": 20, "level": 0}],
+        "split_above": 8, "merge_below": 4, "deepest": 2}"#;
+    let hexagons = r#"park
+        {"hex": 12.5, "over": [-20, -20, 20, 20], "rings": [{"radius": 9, "level": 0}], "channel": "here"}"#;
+    let polygons = r#"park
+        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "FeatureCollection", "features": [
+        {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon",
+        "coordinates": [[[0, 0], [9, 0], [9, 9], [0, 9], [0, 0]]]}},
+        {"type": "Feature", "properties": null, "geometry": {"type": "MultiPolygon",
+        "coordinates": [[[[9, 0], [20, 0], [9, 9], [9, 0]]]]}}]}}"#;
+    let crossing = r#"park
+        {"rings": [{"radius": 9, "level": 0}], "geojson": {"type": "Polygon",
+        "coordinates": [[[0, 0], [9, 9], [9, 0], [0, 9], [0, 0]]]}}"#;
+    vec![
+        (
+            "areas",
+            input_of(&[
+                (0, areas_world),
+                (16, grid),
+                (17, "park"),
+                (16, hexagons),
+                (16, polygons),
+                (17, "park"),
+                (16, "park\n{\"rings\": []}"),
+                (17, "lobby"),
+            ]),
+        ),
+        (
+            "polygons",
+            input_of(&[(0, areas_world), (16, polygons), (17, "park"), (19, ""), (16, crossing)]),
+        ),
     ]
 }

@@ -187,111 +187,78 @@ fn measured(round: u32, others: u16) -> Message {
 
 /// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
 pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
-    let link = |id| Item::Link {
+    [seeds_for_relays(), seeds_of_relays(), seeds_of_a_world()].concat()
+}
+
+fn answer(number: u64, answer: Answer) -> Message {
+    Message::Answer { controller: 1, relay: 1, number, answer }
+}
+
+fn beat(relay: u32, links: Vec<LinkReport>, succeeded: Vec<(Comtree, LinkId)>) -> Message {
+    Message::Beat { relay, controller: 1, answered: 0, links, succeeded }
+}
+
+fn link(id: u32) -> Item {
+    Item::Link {
         id: LinkId(id),
         key: [7; 32],
         native: ([127, 0, 0, 1], 9).into(),
         calls: true,
         capacity: canopy_plan::Rate { bits: 1e9, packets: 1e5 },
-    };
-    let answer = |number, answer| Message::Answer { controller: 1, relay: 1, number, answer };
+    }
+}
+
+/// What a relay is told.
+fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
+    let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
     let key = ItemKey::Link(LinkId(1));
-    let beat_of = |succeeded| {
-        let links = Vec::new();
-        Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
-    };
-    let (beat, succeeded) = (beat_of(Vec::new()), beat_of(vec![(Comtree(16), LinkId(1))]));
-    let world = World::new();
-    let links = |up| vec![LinkReport { link: world.link, up, delay_us: 700 }];
-    let of_tree = |up, succeeded| {
-        let links = links(up);
-        Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
-    };
-    let up = of_tree(true, Vec::new());
-    // Whatever the calls have for numbers that wait for an answer, these are among them.
-    let answers = |of: Answer| (1..40).map(move |number| answer(number, of.clone()));
-    let refused = Answer::Refused("no room".to_owned());
-    let new_life = Message::Beat {
-        relay: 2,
-        controller: 1,
-        answered: 0,
-        links: links(true),
-        succeeded: Vec::new(),
-    };
-    let items = Answer::Items(vec![link(9)], false);
+    let set = |number, id| call(number, Call::Set(link(id)));
     vec![
         (
             "set-list-remove",
-            with(
-                0,
-                &[
-                    call(1, Call::Set(link(1))),
-                    call(2, Call::List(None)),
-                    call(3, Call::Remove(key)),
-                ],
-            ),
+            with(0, &[set(1, 1), call(2, Call::List(None)), call(3, Call::Remove(key))]),
         ),
-        (
-            "out-of-order",
-            with(
-                0,
-                &[
-                    call(2, Call::List(Some(key))),
-                    call(1, Call::Set(link(2))),
-                    call(1, Call::Set(link(2))),
-                ],
-            ),
-        ),
-        (
-            "refused",
-            with(0, &(1..6).map(|n| call(n, Call::Set(link(n as u32)))).collect::<Vec<_>>()),
-        ),
-        ("beat-and-list", with(1, &[beat.clone(), answer(1, Answer::Items(vec![link(5)], false))])),
+        ("out-of-order", with(0, &[call(2, Call::List(Some(key))), set(1, 2), set(1, 2)])),
+        ("refused", with(0, &(1..6).map(|n| set(n, n as u32)).collect::<Vec<_>>())),
         ("measure", with(0, &[measure(1, 3), measure(2, 32), measure(3, 33)])),
-        (
-            "measured",
-            with(
-                1,
-                &[&[beat.clone()][..], &[measured(1, 6), measured(2, 3)], &vec![beat.clone(); 40]]
-                    .concat(),
-            ),
-        ),
-        ("world-answered", with(3, &answers(Answer::Done).collect::<Vec<_>>())),
-        ("world-refused", with(3, &answers(refused).collect::<Vec<_>>())),
-        (
-            "world-link-down",
-            with(3, &[up.clone(), of_tree(false, Vec::new()), up.clone(), up.clone()]),
-        ),
-        (
-            "world-succeeded",
-            with(3, &[up.clone(), of_tree(true, vec![(world.comtree, world.link)]), up.clone()]),
-        ),
-        (
-            "world-new-life",
-            with(
-                3,
-                &[
-                    up,
-                    new_life.clone(),
-                    Message::Answer { controller: 1, relay: 2, number: 1, answer: items },
-                    new_life,
-                ],
-            ),
-        ),
-        ("succeeded", with(1, &[beat.clone(), succeeded])),
-        ("more-of-nothing", with(1, &[beat.clone(), answer(1, Answer::Items(Vec::new(), true))])),
+    ]
+}
+
+/// What a relay says to a controller that has no world.
+fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
+    let (beat, succeeded) =
+        (beat(1, Vec::new(), Vec::new()), beat(1, Vec::new(), vec![(Comtree(16), LinkId(1))]));
+    let after = |messages: &[Message]| with(1, &[&[beat.clone()], messages].concat());
+    let measuring = [&[measured(1, 6), measured(2, 3)][..], &vec![beat.clone(); 40]].concat();
+    let refused = answer(1, Answer::Refused("no".to_owned()));
+    vec![
+        ("beat-and-list", after(&[answer(1, Answer::Items(vec![link(5)], false))])),
+        ("measured", after(&measuring)),
+        ("succeeded", after(&[succeeded])),
+        ("more-of-nothing", after(&[answer(1, Answer::Items(Vec::new(), true))])),
         (
             "refused-list",
-            with(
-                1,
-                &[
-                    beat,
-                    answer(1, Answer::Refused("no".to_owned())),
-                    answer(2, Answer::Done),
-                    answer(u64::MAX, Answer::Done),
-                ],
-            ),
+            after(&[refused, answer(2, Answer::Done), answer(u64::MAX, Answer::Done)]),
         ),
+    ]
+}
+
+/// What relays say to one that has a world.
+fn seeds_of_a_world() -> Vec<(&'static str, Vec<u8>)> {
+    let world = World::new();
+    let links = |up| vec![LinkReport { link: world.link, up, delay_us: 700 }];
+    let [up, down] = [true, false].map(|up| beat(1, links(up), Vec::new()));
+    let succeeded = beat(1, links(true), vec![(world.comtree, world.link)]);
+    // Whatever the calls have for numbers that wait for an answer, these are among them.
+    let answers = |of: Answer| (1..40).map(|number| answer(number, of.clone())).collect::<Vec<_>>();
+    let new_life = beat(2, links(true), Vec::new());
+    let items = Answer::Items(vec![link(9)], false);
+    let of_new_life = Message::Answer { controller: 1, relay: 2, number: 1, answer: items };
+    vec![
+        ("world-answered", with(3, &answers(Answer::Done))),
+        ("world-refused", with(3, &answers(Answer::Refused("no room".to_owned())))),
+        ("world-link-down", with(3, &[up.clone(), down, up.clone(), up.clone()])),
+        ("world-succeeded", with(3, &[up.clone(), succeeded, up.clone()])),
+        ("world-new-life", with(3, &[up, new_life.clone(), of_new_life, new_life])),
     ]
 }

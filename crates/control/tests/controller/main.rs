@@ -1,164 +1,16 @@
 //! The controller by its interface, with relays that answer at once.
 
-use canopy_control::signal::Role;
-use canopy_control::storage::{MemoryStorage, Storage, StorageError};
+mod bed;
+mod better_trees;
+
+use bed::{Bed, SQUARE, limits, new_world, rate, world};
+use canopy_control::storage::{Storage, StorageError};
 use canopy_control::{
-    Admission, Applying, Controller, Core, Downlink, Enter, Entry, Event, Explanation, Item,
-    ItemKey, LinkId, LinkReport, MOST_TICKS, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal,
-    RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk, WorldChanges,
+    Admission, Controller, Core, Downlink, Enter, Entry, Event, ItemKey, LinkId, LinkReport,
+    MOST_TICKS, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId, RelaySide, RelayState,
+    Retry, Settings, TreeAsk, WorldChanges,
 };
-use canopy_plan::{Limits, Rate};
-use canopy_wire::Time;
 use core::time::Duration;
-
-struct Bed {
-    controller: Controller,
-    storage: MemoryStorage,
-    relays: Vec<(RelayId, RelaySide)>,
-    now: Time,
-    /// How many of the relays, the first ones, are connected.
-    connected: usize,
-    /// Members that relays sent away.
-    sent_away: usize,
-    /// Whether relays refuse next parents.
-    stays_put: bool,
-}
-
-fn rate(bits: u32) -> Rate {
-    Rate { bits: f64::from(bits), packets: f64::from(bits) }
-}
-
-fn limits(send: u32, receive: u32) -> Limits {
-    Limits { send: rate(send), receive: rate(receive) }
-}
-
-fn world() -> Name {
-    Name::new("w").unwrap()
-}
-
-fn new_world(name: Name) -> NewWorld {
-    NewWorld {
-        name,
-        comtrees: 1,
-        channels: Vec::new(),
-        levels: 1,
-        mode: Mode::Periodic(50),
-        downlink: Downlink::Member,
-        default: limits(1000, 1000),
-        core: Core::Center,
-    }
-}
-
-impl Bed {
-    /// Relays r0, r1, … with this uplink, joined by these links of 1 Mbit/s and so many microseconds.
-    fn new(relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
-        Bed::with(Settings::default(), relays, uplink, links)
-    }
-
-    fn with(settings: Settings, relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
-        let mut storage = MemoryStorage::default();
-        let now = Time::from_millis(1000);
-        let mut controller =
-            Controller::start(settings, Retry::default(), now, &mut storage).unwrap();
-        let mut register = |number: u16| {
-            let new = NewRelay {
-                name: Name::new(&format!("r{number}")).unwrap(),
-                key: [number as u8; 32],
-                native: ([127, 0, 0, 1], 7000 + number).into(),
-                uplink: limits(uplink, uplink),
-                places: 2,
-            };
-            (controller.register(now, new).unwrap(), RelaySide::new(1))
-        };
-        let relays: Vec<_> = (0..relays).map(&mut register).collect();
-        for (from, to, delay) in links {
-            let ends = [relays[*from].0, relays[*to].0];
-            controller.add_link(ends, rate(1_000_000), *delay).unwrap();
-        }
-        controller.create_world(new_world(world())).unwrap();
-        let connected = relays.len();
-        let mut bed =
-            Bed { controller, storage, relays, now, connected, sent_away: 0, stays_put: false };
-        bed.exchange();
-        bed
-    }
-
-    /// Carries everything until nobody has anything to say. Returns what was told.
-    fn exchange(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        for _ in 0..50 {
-            self.now = self.now + Duration::from_millis(10);
-            self.controller.handle_timeout(self.now);
-            while let Some(batch) = self.controller.poll_commit(self.now) {
-                let result = self.storage.commit(&batch);
-                self.controller.handle_commit(self.now, result).unwrap();
-            }
-            while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
-                let to = usize::from(to.0) - 1;
-                if to < self.connected {
-                    self.relays[to].1.handle_message(&bytes);
-                }
-            }
-            for (relay, side) in &mut self.relays[..self.connected] {
-                side.handle_timeout(self.now);
-                while let Some(applying) = side.poll_apply() {
-                    let is_member = matches!(applying.key(), ItemKey::Member(..));
-                    self.sent_away += usize::from(is_member && applying.after.is_none());
-                    let key = applying.key();
-                    let is_refused = self.stays_put && has_next_parent(&applying);
-                    let refused = Err("it takes no next parent".to_owned());
-                    side.applied(applying, if is_refused { refused } else { Ok(()) });
-                    // A next parent is the way to the core at once, where there is one.
-                    if let ItemKey::Comtree(comtree) = key {
-                        side.set_succeeded(self.now, comtree);
-                    }
-                }
-                while let Some(bytes) = side.poll_transmit() {
-                    self.controller.handle_message(self.now, *relay, &bytes);
-                }
-            }
-            events.extend(core::iter::from_fn(|| self.controller.poll_event()));
-        }
-        events
-    }
-
-    /// An endpoint enters that is next to these relays, the nearest first.
-    fn enter(&mut self, owner: u8, near: &[usize], limits: Limits) -> Result<Admission, Refusal> {
-        self.enter_by(owner, near, limits, Entry::default())
-    }
-
-    fn enter_by(
-        &mut self,
-        owner: u8,
-        near: &[usize],
-        limits: Limits,
-        entry: Entry,
-    ) -> Result<Admission, Refusal> {
-        let measured = near.iter().zip(1..).map(|(at, far)| (self.relays[*at].0, far * 1000));
-        let ask = Enter::new(world(), [owner; 16], measured.collect());
-        self.controller.enter(self.now, &Enter { limits: Some(limits), entry, ..ask })
-    }
-
-    fn set_link(&mut self, link: u32, ends: [usize; 2], up: bool) {
-        for end in ends {
-            let report = LinkReport { link: LinkId(link), up, delay_us: 0 };
-            self.relays[end].1.set_link(self.now, report);
-        }
-    }
-
-    fn links_of_tree(&self) -> Vec<u32> {
-        let comtree = self.controller.world(&world()).unwrap().comtrees[0];
-        let hops = self.controller.tree(comtree);
-        let mut links: Vec<u32> = hops.iter().filter_map(|hop| Some(hop.above?.1.0)).collect();
-        links.sort_unstable();
-        links
-    }
-}
-
-fn has_next_parent(applying: &Applying) -> bool {
-    let Some(Item::Comtree { branches, .. }) = &applying.after else { return false };
-    branches.iter().any(|branch| branch.role == Role::NextParent)
-}
 
 #[test]
 fn the_nearest_relay_with_room_takes_whoever_enters() {
@@ -247,9 +99,6 @@ fn who_drains_takes_nobody_new() {
     assert_eq!(bed.enter(1, &[0, 1], limits(1, 1)).unwrap().relay, RelayId(1));
 }
 
-/// A square: 1 r0–r1, 2 r1–r2, 3 r2–r3, 4 r3–r0.
-const SQUARE: [(usize, usize, u32); 4] = [(0, 1, 1000), (1, 2, 1000), (2, 3, 1000), (3, 0, 5000)];
-
 #[test]
 fn a_failed_link_is_gone_round_and_what_stands_stays() {
     let mut bed = Bed::new(4, 10_000_000, &SQUARE);
@@ -300,126 +149,6 @@ fn a_link_that_flaps_is_left_out_for_a_while() {
     }
     assert!(events.contains(&Event::LinkDamped(LinkId(2))), "{events:?}");
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "it is up, and not used");
-}
-
-#[test]
-fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
-    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
-    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
-    bed.set_link(2, [1, 2], false);
-    bed.exchange();
-    let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
-    bed.set_link(2, [1, 2], true);
-    bed.exchange();
-    assert_eq!(bed.links_of_tree(), [1, 3, 4], "nothing is moved for nothing");
-    let why = bed.controller.improve(comtree);
-    assert!(why.starts_with("it is being improved: the tree will cost"), "{why}");
-    let refusal = bed.controller.move_world(&world(), TreeAsk::default()).unwrap_err().to_string();
-    assert!(refusal.contains("it is on its way to another tree; wait, or"), "{refusal}");
-    assert_eq!(bed.links_of_tree(), [1, 3, 4], "one relay after the other");
-    bed.exchange();
-    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
-    let why = bed.controller.why(comtree).unwrap().0;
-    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
-    assert!(bed.controller.is_settled());
-    let why = bed.controller.improve(comtree);
-    assert!(why.starts_with("it stays: the best tree found costs 0 % less, 15 %"), "{why}");
-    let explained = bed.controller.explain(comtree).unwrap();
-    assert_eq!(explained.kept, Some(why));
-    assert!(explained.why.starts_with("it was improved"), "what made the tree is said still");
-}
-
-/// A square of which link 2 has failed and is back, so that its tree has this link in the place of that.
-fn repaired(settings: Settings, other_way: u32) -> Bed {
-    let mut links = SQUARE;
-    links[3].2 = other_way;
-    let settings = Settings { lease: Duration::from_secs(3600), ..settings };
-    let mut bed = Bed::with(settings, 4, 10_000_000, &links);
-    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
-    bed.exchange();
-    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
-    for up in [false, true] {
-        bed.set_link(2, [1, 2], up);
-        bed.exchange();
-    }
-    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
-    bed
-}
-
-impl Bed {
-    /// Why trees were reshaped within so long, and when, counted from now in half seconds.
-    fn reshaped_within(&mut self, time: Duration) -> Vec<(u32, String)> {
-        let looks = (time.as_millis() / 500) as u32;
-        let mut reshaped = Vec::new();
-        for look in 0..looks {
-            let why = |event| match event {
-                Event::Reshaped { why, .. } => Some((look, why)),
-                _ => None,
-            };
-            reshaped.extend(self.exchange().into_iter().filter_map(why));
-        }
-        reshaped
-    }
-
-    fn explain(&self) -> Explanation {
-        let comtree = self.controller.world(&world()).unwrap().comtrees[0];
-        self.controller.explain(comtree).unwrap()
-    }
-}
-
-#[test]
-fn a_comtree_returns_from_the_tree_of_a_repair_within_the_period_and_not_before() {
-    let mut bed = repaired(Settings::default(), 5_000);
-    let period = Settings::default().improve;
-    let reshaped = bed.reshaped_within(period - Duration::from_secs(3));
-    assert_eq!(reshaped, [], "it was repaired just before");
-    let reshaped = bed.reshaped_within(Duration::from_secs(5));
-    let [(_, why)] = &reshaped[..] else { panic!("{reshaped:?}") };
-    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
-    assert_eq!((bed.links_of_tree(), &bed.explain().why), (vec![1, 2, 3], why));
-    assert_eq!(bed.reshaped_within(3 * period), [], "there is nothing better");
-    let kept = bed.explain().kept.unwrap();
-    assert!(kept.starts_with("it stays: the best tree found costs 0 % less"), "{kept}");
-    assert_eq!(bed.controller.audit(), Ok(()));
-}
-
-#[test]
-fn a_gain_below_the_least_moves_nothing_and_no_period_looks_for_nothing() {
-    let period = Settings::default().improve;
-    let mut bed = repaired(Settings::default(), 1_300);
-    assert_eq!(bed.reshaped_within(2 * period), []);
-    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
-    let Explanation { why, kept, .. } = bed.explain();
-    assert_eq!(why, "a link or relay of its tree failed", "what made the tree is said still");
-    let kept = kept.unwrap();
-    let share = kept.strip_prefix("it stays: the best tree found costs ");
-    let share = share.and_then(|rest| rest.strip_suffix(" % less, 15 % are asked for"));
-    let share: f64 = share.unwrap_or_else(|| panic!("{kept}")).parse().unwrap();
-    assert!(share > 1.0 && share < 15.0, "{kept}");
-
-    let never = Settings { improve: Duration::ZERO, ..Settings::default() };
-    let mut bed = repaired(never, 5_000);
-    assert_eq!(bed.reshaped_within(2 * period), []);
-    assert_eq!((bed.links_of_tree(), bed.explain().kept), (vec![1, 3, 4], None));
-}
-
-#[test]
-fn a_comtree_whose_moves_end_before_their_end_waits_twice_as_long_each_time() {
-    let settings = Settings { improve: Duration::from_secs(5), ..Settings::default() };
-    let mut bed = repaired(settings, 5_000);
-    bed.stays_put = true;
-    let reshaped = bed.reshaped_within(Duration::from_secs(80));
-    let whys = reshaped.iter().all(|(_, why)| why.starts_with("a move ended before its end"));
-    assert!(whys && reshaped.len() == 4, "{reshaped:?}");
-    let waited: Vec<u32> = reshaped.windows(2).map(|two| two[1].0 - two[0].0).collect();
-    let are_doubled = waited.iter().zip([20, 40, 80]).all(|(at, of)| at.abs_diff(of) <= 4);
-    assert!(are_doubled, "{waited:?} half seconds");
-    bed.stays_put = false;
-    let reshaped = bed.reshaped_within(Duration::from_secs(85));
-    assert!(
-        matches!(&reshaped[..], [(_, why)] if why.starts_with("it was improved")),
-        "{reshaped:?}"
-    );
 }
 
 #[test]
