@@ -81,7 +81,7 @@ export class BudgetControl {
     this.#section.dataset.everyone = String(this.#everyone ?? "");
     const note = this.#everyone === null
       ? "Everyone is sent everything."
-      : `Everyone else is sent ${kilobits(this.#everyone)} at most: what is near keeps its rate, what is far comes less often.`;
+      : `Everyone else is sent ${kilobits(this.#everyone)} at most: what is far comes less often first.`;
     setText(this.#section.querySelector("#budget-note"), note);
   }
 

@@ -91,7 +91,7 @@ impl Relays {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection, whose nobody knows yet; nothing if there are too many.
+    /// Counts a connection of somebody unknown; nothing if there are too many.
     fn connect(&self, ip: IpAddr) -> Option<Connection> {
         let mut open = self.lock();
         if open.connections >= MOST || open.strangers.get(&ip).is_some_and(|of| *of >= MOST_OF_IP) {

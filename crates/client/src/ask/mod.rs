@@ -48,8 +48,8 @@ pub struct Ask {
 pub struct Place {
     /// The relay that serves it.
     pub relay: RelayPlace,
-    /// The next nearest relay, where there is one: for who measures relays or asks for a place there. This place
-    /// is not there, and the token does not count there.
+    /// The next nearest relay, where there is one. It is a hint only: nothing is reserved there, and the token does
+    /// not count there.
     #[serde(default)]
     pub second: Option<RelayPlace>,
     /// The token that the relay asks for.
