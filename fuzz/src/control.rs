@@ -228,7 +228,7 @@ fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
 fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
     let (beat, succeeded) =
         (beat(1, Vec::new(), Vec::new()), beat(1, Vec::new(), vec![(Comtree(16), LinkId(1))]));
-    let after = |messages: &[Message]| with(1, &[&[beat.clone()], messages].concat());
+    let after = |messages: &[Message]| with(1, &[std::slice::from_ref(&beat), messages].concat());
     let measuring = [&[measured(1, 6), measured(2, 3)][..], &vec![beat.clone(); 40]].concat();
     let refused = answer(1, Answer::Refused("no".to_owned()));
     vec![
