@@ -98,11 +98,11 @@ pub(crate) const BUILD: &str = "build";
 /// The steps that start the released binary, where it is asked for.
 pub(crate) const RELEASED: [&str; 4] = ["sim", "system", "browser", "bench"];
 
-/// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
+/// As many seeds as tell chance from determinism in half a minute or so; `cargo xtask soak` runs more.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
 /// The same, of worlds of so many relays.
 const RELAYS: [u32; 5] = [2, 3, 5, 12, 30];
-const SEEDS_OF_RELAYS: u64 = 4;
+const SEEDS_OF_RELAYS: u64 = 2;
 
 /// The steps as `--list` prints them.
 pub(crate) fn list() -> String {
