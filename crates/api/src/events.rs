@@ -129,6 +129,11 @@ pub enum EventView {
         /// Its number.
         link: u32,
     },
+    /// A link is being removed: worlds move off it, and nothing new comes over it.
+    LinkRemoving {
+        /// Its number.
+        link: u32,
+    },
     /// A link was taken away.
     LinkRemoved {
         /// The number that it had.
@@ -216,6 +221,7 @@ impl EventView {
             }
             Event::RelayRemoved { name, .. } => EventView::RelayRemoved { relay: name.to_string() },
             Event::LinkAdded(link) => EventView::LinkAdded { link: link.0 },
+            Event::LinkRemoving(link) => EventView::LinkRemoving { link: link.0 },
             Event::LinkRemoved(link) => EventView::LinkRemoved { link: link.0 },
             Event::LinkUp(link) => EventView::LinkUp { link: link.0 },
             Event::LinkDown(link) => EventView::LinkDown { link: link.0 },

@@ -25,7 +25,7 @@ pub use body::{Budget, MOST_BODY, address, parse};
 pub use changes::{WorldChange, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
-pub use links::{LinkView, Links, NewLink, add_link, links, remove_link};
+pub use links::{LinkView, Links, NewLink, RemovalAsk, add_link, links, remove_link};
 pub use members::{
     KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
     members,

@@ -6,7 +6,7 @@ use crate::relays::name_of;
 use canopy_control::{Controller, Link, LinkId, Origin};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// The longest delay that is believed, microseconds: once around the earth in fibre takes 200 ms.
 const MOST_DELAY_US: u32 = 10_000_000;
@@ -50,6 +50,9 @@ pub struct LinkView {
     pub delay_us: u32,
     /// Whether it carries comtrees now: both relays are there and hear each other.
     pub usable: bool,
+    /// Whether it is being removed: worlds move off it, nothing new comes over it, and it goes once nothing runs over it.
+    #[serde(default)]
+    pub removing: bool,
     /// Whether the controller has proposed it, and not an operator given it.
     #[serde(default)]
     pub proposed: bool,
@@ -89,16 +92,36 @@ pub fn add_link(controller: &mut Controller, ask: &NewLink) -> Result<LinkView, 
     link.map(|link| view(controller, link)).ok_or_else(gone)
 }
 
-/// Takes a link away for good. Worlds that run over it find other ways first.
+/// How a link is removed.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RemovalAsk {
+    /// Whether worlds that run over it get other trees at once, so that updates on their way can be lost.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Takes a link away for good. Worlds that run over it move off it first, without loss. Returns whether it is gone
+/// already.
 ///
 /// # Errors
-/// There is no such link, or a world cannot do without it.
-pub fn remove_link(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+/// There is no such link, or worlds cannot do without it.
+pub fn remove_link(
+    controller: &mut Controller,
+    of: &str,
+    ask: &RemovalAsk,
+) -> Result<bool, Problem> {
     let number = of.parse::<u32>().map_err(|_| {
         let remedy = "give the number of a link, as they are listed";
         Problem::value("link", format!("{of:?} is no number"), remedy)
     })?;
-    Ok(controller.remove_link(LinkId(number))?)
+    let link = LinkId(number);
+    match ask.force {
+        true => controller.remove_link_at_once(link)?,
+        false => controller.remove_link(link)?,
+    }
+    Ok(controller.link(link).is_none())
 }
 
 fn view(controller: &Controller, link: &Link) -> LinkView {
@@ -109,12 +132,17 @@ fn view(controller: &Controller, link: &Link) -> LinkView {
         packets: link.rate.packets as u64,
         delay_us: link.delay_us,
         usable: controller.is_usable(link.id),
+        removing: link.removing,
         proposed: link.origin.is_proposed(),
         why: why(controller, link),
     }
 }
 
 fn why(controller: &Controller, link: &Link) -> String {
+    if link.removing {
+        let trees = controller.trees_over(link.id);
+        return format!("it is being removed: {trees} trees have yet to move off it");
+    }
     let reason = match link.origin {
         Origin::Given => return "it was given".to_owned(),
         Origin::Unmeasured => {

@@ -119,15 +119,13 @@ pub enum Refusal {
         members: usize,
     },
     /// A link or relay is to be taken away and a world cannot do without it.
-    #[error(
-        "{what} carries the world {world}, and no other way was found: {why}; add a link first"
-    )]
+    #[error("{what} carries {worlds}, and no other way was found: {why}; add a link first")]
     Needed {
         /// The link or relay.
         what: String,
-        /// The world.
-        world: String,
-        /// Why there is no other way.
+        /// The worlds.
+        worlds: String,
+        /// Why there is no other way for the first of them.
         why: String,
     },
     /// A world's tree cannot be moved to another without loss.

@@ -221,6 +221,7 @@ mod tests {
             rate,
             delay_us: 0,
             origin: Origin::Given,
+            removing: false,
         });
         for relay in [A, B] {
             ledger.open(Account::Out(relay), Rate::bits(1000.0), 0.9);

@@ -146,6 +146,16 @@ impl State {
     /// The links that can be used between relays of a tree. Of several between two relays it is one that the
     /// comtree uses, or else the one with the least delay.
     fn joined(&self, comtree: Comtree, hops: &[TreeHop]) -> Joined {
+        self.joined_by(comtree, hops, |_| true)
+    }
+
+    /// The same, of those links only that may be used.
+    fn joined_by(
+        &self,
+        comtree: Comtree,
+        hops: &[TreeHop],
+        may_be: impl Fn(LinkId) -> bool,
+    ) -> Joined {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
         let used: BTreeSet<LinkId> = shape.into_iter().flat_map(Shape::links).collect();
         let on_tree: BTreeSet<RelayId> = hops.iter().map(|hop| hop.relay).collect();
@@ -153,7 +163,8 @@ impl State {
         let links = self
             .links
             .values()
-            .filter(|link| link.ends.iter().all(|end| on_tree.contains(end)) && fits(link.id));
+            .filter(|link| link.ends.iter().all(|end| on_tree.contains(end)) && fits(link.id))
+            .filter(|link| may_be(link.id));
         let mut links: Vec<_> = links.collect();
         links.sort_by_key(|link| (!used.contains(&link.id), link.delay_us, link.id));
         let mut joined = Joined::new();

@@ -83,6 +83,8 @@ pub struct Link {
     pub delay_us: u32,
     /// Whose choice it is.
     pub origin: Origin,
+    /// Whether it is being removed: comtrees move off it, and it goes once none runs over it.
+    pub removing: bool,
 }
 
 /// Whose choice a link is.
@@ -287,12 +289,13 @@ coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
 
 impl Coded for Link {
     fn put(&self, out: &mut Vec<u8>) {
-        let Link { id, ends, rate, delay_us, origin } = self;
+        let Link { id, ends, rate, delay_us, origin, removing } = self;
         id.put(out);
         ends.put(out);
         rate.put(out);
         delay_us.put(out);
         origin.put(out);
+        removing.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Link, CodecError> {
@@ -301,7 +304,9 @@ impl Coded for Link {
         // Records that an earlier release has written end here. Whose choice they were nobody knows, so
         // nobody but an operator takes them away.
         let origin = if from.is_at_end() { Origin::Given } else { Coded::take(from)? };
-        Ok(Link { id, ends, rate, delay_us, origin })
+        // Or here: links were removed at once.
+        let removing = if from.is_at_end() { false } else { Coded::take(from)? };
+        Ok(Link { id, ends, rate, delay_us, origin, removing })
     }
 }
 

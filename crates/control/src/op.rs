@@ -85,6 +85,8 @@ pub enum Event {
     },
     /// There is a new link.
     LinkAdded(LinkId),
+    /// A link is being removed: comtrees move off it.
+    LinkRemoving(LinkId),
     /// A link was taken away. Its number is not given again.
     LinkRemoved(LinkId),
     /// Both ends of a link hear each other again, and it can be used.

@@ -203,7 +203,7 @@ impl State {
     ) -> BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> {
         let mut neighbours: BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> = BTreeMap::new();
         for link in self.links.values() {
-            if excluded.contains(&link.id) || !self.is_usable(link.id) {
+            if excluded.contains(&link.id) || link.removing || !self.is_usable(link.id) {
                 continue;
             }
             for end in link.ends {

@@ -1,8 +1,9 @@
-//! Why trees are changed without need: a better one is found, an operator asks for it, or a relay drains.
+//! Why trees are changed without need: a better one is found, an operator asks for it, a relay drains, or a link is
+//! to go.
 
 use crate::error::Refusal;
 use crate::mesh::is_same;
-use crate::model::{Core, RelayId, RelayState, TreeAsk, TreeHop};
+use crate::model::{Core, LinkId, RelayId, RelayState, TreeAsk, TreeHop};
 use crate::op::Op;
 use crate::repair::Aim;
 use crate::running::Running;
@@ -232,7 +233,8 @@ impl State {
     /// Moves some comtrees off links that are proposed no more: those behind this one, and then from the
     /// first on.
     pub(crate) fn leave_surplus(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
-        let uses = |shape: &Shape| shape.links().any(|link| self.is_surplus(link));
+        let is_due_to_go = |link| self.is_surplus(link) && !self.is_being_removed(link);
+        let uses = |shape: &Shape| shape.links().any(is_due_to_go);
         let is_due = |(_, running): &(&Comtree, &Running)| {
             running.may_move() && running.shape.as_ref().is_some_and(uses)
         };
@@ -242,13 +244,48 @@ impl State {
         for comtree in due.into_iter().take(most) {
             *after = comtree;
             let why = "other links are proposed than those that it ran over";
-            let result = self.targets(comtree, self.asked_for(comtree));
-            let result = result.and_then(|targets| {
-                let targets = self.that_leave_surplus(comtree, targets)?;
-                self.begin_first(op, comtree, targets, |_| why.to_owned())
-            });
+            let result = self.leave_links(op, comtree, why);
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
+            }
+        }
+    }
+
+    /// Moves a comtree off links that are to go.
+    fn leave_links(&mut self, op: &mut Op, comtree: Comtree, why: &str) -> Result<(), String> {
+        let targets = self.targets(comtree, self.asked_for(comtree))?;
+        let targets = self.that_leave_surplus(comtree, targets)?;
+        self.begin_first(op, comtree, targets, |_| why.to_owned()).map(|_| ())
+    }
+
+    /// Moves a comtree off a link that is being removed, at once or after what it is about.
+    ///
+    /// # Errors
+    /// Why it cannot do without the link.
+    pub(crate) fn leave_removed(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        link: LinkId,
+    ) -> Result<(), String> {
+        let is_free = self.comtrees.get(&comtree).is_none_or(Running::may_move);
+        if is_free {
+            return self.leave_links(op, comtree, &format!("the link {} is being removed", link.0));
+        }
+        self.targets(comtree, self.asked_for(comtree)).map(|_| ())
+    }
+
+    /// Moves comtrees off links that are being removed, which something has kept from that so far.
+    pub(crate) fn leave_all_removed(&mut self, op: &mut Op) {
+        let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
+        for link in removing.collect::<Vec<_>>() {
+            let due = self.trees_over(link).filter(|id| self.comtrees[id].may_move());
+            for comtree in due.collect::<Vec<_>>() {
+                let result = self.leave_removed(op, comtree, link);
+                if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
+                    running.why =
+                        format!("it stays over the link {}, which is being removed: {why}", link.0);
+                }
             }
         }
     }

@@ -246,7 +246,7 @@ impl State {
         underway: &Underway,
         after: &mut Comtree,
     ) -> bool {
-        let is_given = |link: &&Link| link.origin == Origin::Given;
+        let is_given = |link: &&Link| link.origin == Origin::Given && !link.removing;
         let of = |link: &Link| pair(link.ends[0], link.ends[1]);
         let given: BTreeSet<Pair> = self.links.values().filter(is_given).map(of).collect();
         let is_surplus = |link: &&Link| {
@@ -269,7 +269,7 @@ impl State {
         let are_all = surplus.len() == unused.len().min(MOST_CHANGES);
         for link in unused.into_iter().take(MOST_CHANGES) {
             // Nothing runs over it, so it cannot be refused.
-            _ = self.remove_link(op, link);
+            _ = self.remove_link_at_once(op, link);
         }
         for (link, health) in &mut self.health {
             health.is_surplus = used.contains(link);
@@ -283,7 +283,8 @@ impl State {
     fn held_together(&self, without: &BTreeSet<LinkId>) -> BTreeMap<RelayId, RelayId> {
         let is_heard = |link: &&Link| {
             let health = self.health.get(&link.id);
-            self.is_usable(link.id) && health.is_some_and(|of| of.reported.len() == 2)
+            let is_there = self.is_usable(link.id) && !link.removing;
+            is_there && health.is_some_and(|of| of.reported.len() == 2)
         };
         let mut next: BTreeMap<RelayId, Vec<RelayId>> = BTreeMap::new();
         for link in self.links.values().filter(is_heard).filter(|of| !without.contains(&of.id)) {

@@ -1,5 +1,8 @@
 //! Links and relays that are taken away for good. What runs over them moves first; where it cannot,
 //! nothing is taken away.
+//!
+//! A link is removed in two parts. It is marked, so that nothing new comes over it, and comtrees move off it without
+//! loss (`moves`). Once none runs over it any more, it goes. The mark is stored, so a controller that starts goes on.
 
 use crate::error::Refusal;
 use crate::model::{Link, LinkId, MemberState, Relay, RelayId, RelayState};
@@ -8,6 +11,10 @@ use crate::running::Running;
 use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_wire::Comtree;
+use std::collections::BTreeSet;
+
+/// A refusal names so many worlds at most.
+const MOST_NAMED: usize = 8;
 
 impl State {
     /// Does something that gives comtrees other trees: all of it, or nothing.
@@ -51,10 +58,8 @@ impl State {
             for comtree in &hit {
                 let reason = format!("{what} is taken away");
                 state.take_other_tree(op, *comtree, &reason).map_err(|why| {
-                    let world = state.comtrees.get(comtree).map(|running| running.world);
-                    let world = world.and_then(|world| state.worlds.get(&world));
-                    let world = world.map_or_else(String::new, |world| world.name.to_string());
-                    Refusal::Needed { what: what.to_owned(), world, why }
+                    let worlds = state.worlds_of(&[(*comtree, String::new())]);
+                    Refusal::Needed { what: what.to_owned(), worlds, why }
                 })?;
             }
             Ok(())
@@ -74,13 +79,95 @@ impl State {
         }
     }
 
-    /// Takes a link away, once nothing runs over it.
+    /// Begins to take a link away: comtrees move off it without loss, all of them, or nothing changes.
     pub(crate) fn remove_link(&mut self, op: &mut Op, id: LinkId) -> Result<(), Refusal> {
         let link = self.links.get(&id).ok_or(Refusal::NoSuchLink(id.0))?;
-        let [from, to] = link.ends.map(|end| self.relay_name(end));
-        self.vacate(op, &[id], None, &format!("the link {} from {from} to {to}", id.0))?;
+        if link.removing {
+            return Ok(());
+        }
+        // Nothing that could be lost flows over a link that cannot be used.
+        if !self.is_usable(id) {
+            return self.remove_link_at_once(op, id);
+        }
+        let hit: Vec<Comtree> = self.trees_over(id).collect();
+        self.mark_removing(id, true);
+        let result = self.all_or_nothing(op, &hit, |state, op| {
+            let leave =
+                |comtree: &Comtree| Some((*comtree, state.leave_removed(op, *comtree, id).err()?));
+            let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
+            match stay.first() {
+                None => Ok(()),
+                Some((_, why)) => {
+                    let (what, worlds) = (state.link_in_words(id), state.worlds_of(&stay));
+                    Err(Refusal::Needed { what, worlds, why: why.clone() })
+                }
+            }
+        });
+        if result.is_err() {
+            self.mark_removing(id, false);
+            return result;
+        }
+        op.write(Table::Links, number(id.0), self.links.get(&id));
+        self.drop_standbys_over(op, &[id]);
+        op.tell(Event::LinkRemoving(id));
+        self.finish_removals(op);
+        Ok(())
+    }
+
+    /// Takes links away that are being removed, and over which nothing runs any more.
+    pub(crate) fn finish_removals(&mut self, op: &mut Op) {
+        let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
+        for link in removing.collect::<Vec<_>>() {
+            if self.trees_over(link).next().is_none() {
+                // Nothing runs over it, so it cannot be refused.
+                _ = self.remove_link_at_once(op, link);
+            }
+        }
+    }
+
+    /// The comtrees that run over a link, are about to, or have begun a step over it that is taken back.
+    pub(crate) fn trees_over(&self, link: LinkId) -> impl Iterator<Item = Comtree> + '_ {
+        let runs = move |running: &Running| {
+            let undone = running.undone.as_ref();
+            running.shapes().any(|shape| shape.links().any(|of| of == link))
+                || undone.is_some_and(|step| step.is_over(link))
+        };
+        self.comtrees.iter().filter(move |(_, running)| runs(running)).map(|(id, _)| *id)
+    }
+
+    fn mark_removing(&mut self, id: LinkId, removing: bool) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.removing = removing;
+        }
+    }
+
+    /// Takes a link away, after comtrees that run over it have got other trees at once: what is on its way may be lost.
+    pub(crate) fn remove_link_at_once(&mut self, op: &mut Op, id: LinkId) -> Result<(), Refusal> {
+        self.links.get(&id).ok_or(Refusal::NoSuchLink(id.0))?;
+        self.vacate(op, &[id], None, &self.link_in_words(id))?;
         self.forget_link(op, id);
         Ok(())
+    }
+
+    fn link_in_words(&self, id: LinkId) -> String {
+        let ends = self.links.get(&id).map(|link| link.ends.map(|end| self.relay_name(end)));
+        ends.map_or_else(String::new, |[from, to]| format!("the link {} from {from} to {to}", id.0))
+    }
+
+    /// The worlds of these comtrees, for people.
+    fn worlds_of(&self, comtrees: &[(Comtree, String)]) -> String {
+        let world = |(comtree, _): &(Comtree, String)| {
+            let running = self.comtrees.get(comtree)?;
+            Some(self.worlds.get(&running.world)?.name.to_string())
+        };
+        let names: BTreeSet<String> = comtrees.iter().filter_map(world).collect();
+        let more = names.len().saturating_sub(MOST_NAMED);
+        let named = names.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>();
+        match (names.len(), more) {
+            (1, _) => format!("the world {}", named.join("")),
+            (_, 0) => format!("the worlds {}", named.join(", ")),
+            _ => format!("the worlds {} and {more} more", named.join(", ")),
+        }
     }
 
     fn forget_link(&mut self, op: &mut Op, id: LinkId) {

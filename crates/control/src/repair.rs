@@ -100,7 +100,7 @@ impl State {
         self.counters.link = id.0.checked_add(1).ok_or(Refusal::OutOfNumbers("links"))?;
         self.save_counters(op);
         let rate = Limits { send: rate, receive: rate }.whole().send;
-        let link = Link { id, ends, rate, delay_us, origin };
+        let link = Link { id, ends, rate, delay_us, origin, removing: false };
         op.write(Table::Links, number(id.0), Some(&link));
         self.know_link(link);
         self.tell_ends(op, ends[0]);
@@ -317,7 +317,11 @@ impl State {
         let nodes: BTreeMap<RelayId, usize> =
             relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
         let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
-        let is_left = |link: &Link| planned.is_some() && self.is_surplus(link.id);
+        let is_used = |link| shape.links().any(|of| of == link);
+        let is_left = |link: &Link| match planned {
+            Some(_) => self.is_surplus(link.id),
+            None => link.removing && !is_used(link.id),
+        };
         let is_fit = |link: &&Link| self.is_usable(link.id) && has_ends(link) && !is_left(link);
         let links: Vec<&Link> = self.links.values().filter(is_fit).collect();
         let network = self.network(&relays, &links, &nodes, running, aim)?;

@@ -114,7 +114,8 @@ impl State {
         let links = self
             .links
             .values()
-            .filter(|link| self.is_usable(link.id) && link.ends.iter().all(|end| shape.has(*end)));
+            .filter(|link| self.is_usable(link.id) && !link.removing)
+            .filter(|link| link.ends.iter().all(|end| shape.has(*end)));
         let candidates = links.flat_map(|link| {
             link.ends.into_iter().filter(|end| !core.contains(end)).map(|relay| {
                 let to = link.other(relay);

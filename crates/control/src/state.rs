@@ -247,7 +247,12 @@ impl State {
 
     /// Whether a link is to go once nothing runs over it.
     pub(crate) fn is_surplus(&self, link: LinkId) -> bool {
-        self.health.get(&link).is_some_and(|health| health.is_surplus)
+        self.is_being_removed(link) || self.health.get(&link).is_some_and(|of| of.is_surplus)
+    }
+
+    /// Whether comtrees move off a link so that it can go, whatever that costs them.
+    pub(crate) fn is_being_removed(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.removing)
     }
 
     /// A relay's name, for people.

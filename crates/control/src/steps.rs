@@ -23,6 +23,14 @@ impl Step {
         }
     }
 
+    /// Whether relays may have a branch over this link because of it.
+    pub(crate) fn is_over(&self, link: LinkId) -> bool {
+        match self {
+            Step::Swap(Swap { link: of, .. }) | Step::Leave(Leave { link: of, .. }) => *of == link,
+            Step::Peer(of) => of.link == link || of.peers.iter().any(|(_, of)| *of == link),
+        }
+    }
+
     /// Whether a relay's word about the parent over a link is waited for.
     pub(crate) fn waits_for(&self, relay: RelayId, over: LinkId) -> bool {
         let link = match self {

@@ -175,18 +175,22 @@ fn link_table(links: &[LinkView]) -> String {
             .to_owned();
     }
     let mut text = format!(
-        "{:>5} {:<16} {:<16} {:<4} {:>8} {:>10} {:<8} {}\n",
+        "{:>5} {:<16} {:<16} {:<5} {:>8} {:>10} {:<8} {}\n",
         "link", "from", "to", "is", "ms", "Mbit/s", "by", "why"
     );
     for link in links {
-        let LinkView { id, ends: [from, to], bits, delay_us, usable, proposed, why, .. } = link;
-        let is = if *usable { "up" } else { "down" };
+        let LinkView { id, ends: [from, to], bits, delay_us, proposed, why, .. } = link;
+        let is = match link {
+            LinkView { removing: true, .. } => "going",
+            LinkView { usable: true, .. } => "up",
+            _ => "down",
+        };
         let by = if *proposed { "proposed" } else { "given" };
         let (ms, megabits) = (f64::from(*delay_us) / 1e3, *bits as f64 / 1e6);
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{id:>5} {from:<16} {to:<16} {is:<4} {ms:>8.1} {megabits:>10.3} {by:<8} {why}"
+            "{id:>5} {from:<16} {to:<16} {is:<5} {ms:>8.1} {megabits:>10.3} {by:<8} {why}"
         );
     }
     text
@@ -205,9 +209,12 @@ mod tests {
             packets: 1,
             delay_us: 4_150,
             usable: true,
+            removing: false,
             proposed: true,
             why: "the way round is long".to_owned(),
         };
+        let going = link_table(&[LinkView { removing: true, ..link.clone() }]);
+        assert_eq!(going.lines().nth(1).unwrap().split_whitespace().nth(3), Some("going"));
         let text = link_table(&[link]);
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(line[..7], ["7", "eu-1", "eu-2", "up", "4.2", "1.500", "proposed"]);

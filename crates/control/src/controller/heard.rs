@@ -240,7 +240,9 @@ impl Controller {
         if now >= self.next_moves {
             self.next_moves = now + MOVES;
             self.state.leave_draining(&mut op);
+            self.state.leave_all_removed(&mut op);
         }
+        self.state.finish_removals(&mut op);
         self.review_proposals(&mut op, now);
         if !op.is_empty() {
             self.ops.push_back(op);

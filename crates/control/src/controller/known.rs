@@ -171,6 +171,11 @@ impl Controller {
         shape.map_or_else(Vec::new, |shape| shape.mesh().to_vec())
     }
 
+    /// How many comtrees run over a link, or are about to.
+    pub fn trees_over(&self, link: LinkId) -> usize {
+        self.state.trees_over(link).count()
+    }
+
     /// Why a comtree has the tree that it has; and what it lacks, if it is broken.
     pub fn why(&self, comtree: Comtree) -> Option<(&str, Option<&str>)> {
         let running = self.state.comtrees.get(&comtree)?;

@@ -367,12 +367,22 @@ impl Controller {
         self.drain(relay, false)
     }
 
-    /// Takes a link away for good. Comtrees that run over it get other trees first.
+    /// Takes a link away for good. Comtrees that run over it move to other trees without loss, as
+    /// [`Controller::move_tree`] does, and nothing new comes over it. [`Event::LinkRemoved`] says when it is gone;
+    /// that may be at once. Asking again changes nothing.
     ///
     /// # Errors
-    /// There is no such link, or a comtree finds no tree without it.
+    /// There is no such link, or comtrees cannot do without it. Then nothing changes.
     pub fn remove_link(&mut self, link: LinkId) -> Result<(), Refusal> {
         self.decide(|state, op| state.remove_link(op, link))
+    }
+
+    /// The same, but comtrees that run over it get other trees at once: what is on its way may be lost.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_link_at_once(&mut self, link: LinkId) -> Result<(), Refusal> {
+        self.decide(|state, op| state.remove_link_at_once(op, link))
     }
 
     /// Takes a relay away for good, with its links. Its number is not given again.

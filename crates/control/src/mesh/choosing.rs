@@ -35,7 +35,7 @@ impl State {
         tree: &[TreeHop],
         ask: TreeAsk,
     ) -> Result<Vec<(Shape, f64)>, String> {
-        let joined = self.joined(comtree, tree);
+        let joined = self.joined_by(comtree, tree, |link| !self.is_being_removed(link));
         let mut proposed = joined.clone();
         proposed.retain(|_, link| !self.is_surplus(*link));
         let mut grounds = vec![Ground { old, joined, root: ask.root }];

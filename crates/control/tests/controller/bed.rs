@@ -7,8 +7,9 @@ use canopy_control::{
     LinkReport, Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_plan::{Limits, Rate};
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 /// A square: 1 r0–r1, 2 r1–r2, 3 r2–r3, 4 r3–r0.
 pub(crate) const SQUARE: [(usize, usize, u32); 4] =
@@ -25,6 +26,10 @@ pub(crate) struct Bed {
     pub(crate) sent_away: usize,
     /// Whether relays refuse next parents.
     pub(crate) stays_put: bool,
+    /// Whether next parents are yet to be the way to the core.
+    pub(crate) waits: bool,
+    /// Comtrees of which relays were told.
+    comtrees: BTreeSet<Comtree>,
 }
 
 pub(crate) fn rate(bits: u32) -> Rate {
@@ -85,8 +90,18 @@ impl Bed {
         }
         controller.create_world(new_world(world())).unwrap();
         let connected = relays.len();
-        let mut bed =
-            Bed { controller, storage, relays, now, connected, sent_away: 0, stays_put: false };
+        let (stays_put, waits, comtrees) = (false, false, BTreeSet::new());
+        let mut bed = Bed {
+            controller,
+            storage,
+            relays,
+            now,
+            connected,
+            sent_away: 0,
+            stays_put,
+            waits,
+            comtrees,
+        };
         bed.exchange();
         bed
     }
@@ -116,10 +131,13 @@ impl Bed {
                     let is_refused = self.stays_put && has_next_parent(&applying);
                     let refused = Err("it takes no next parent".to_owned());
                     side.applied(applying, if is_refused { refused } else { Ok(()) });
-                    // A next parent is the way to the core at once, where there is one.
                     if let ItemKey::Comtree(comtree) = key {
-                        side.set_succeeded(self.now, comtree);
+                        self.comtrees.insert(comtree);
                     }
+                }
+                // A next parent is the way to the core at once, where there is one.
+                for comtree in self.comtrees.iter().filter(|_| !self.waits) {
+                    side.set_succeeded(self.now, *comtree);
                 }
                 while let Some(bytes) = side.poll_transmit() {
                     self.controller.handle_message(self.now, *relay, &bytes);

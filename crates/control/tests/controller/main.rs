@@ -2,6 +2,7 @@
 
 mod bed;
 mod better_trees;
+mod removing;
 
 use bed::{Bed, SQUARE, limits, new_world, rate, world};
 use canopy_control::storage::{Storage, StorageError};
@@ -235,26 +236,6 @@ fn a_relay_of_another_key_does_not_take_a_name() {
     assert_eq!(bed.controller.register(bed.now, new(0)), Ok(RelayId(1)));
     let refusal = bed.controller.register(bed.now, new(9)).unwrap_err().to_string();
     assert!(refusal.contains("is known by another key"), "{refusal}");
-}
-
-#[test]
-fn a_link_in_use_is_taken_away_once_its_comtrees_have_moved() {
-    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
-    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
-    bed.exchange();
-    bed.controller.remove_link(LinkId(2)).unwrap();
-    let events = bed.exchange();
-    assert!(events.contains(&Event::LinkRemoved(LinkId(2))), "{events:?}");
-    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
-    assert!(bed.relays.iter().all(|(_, side)| {
-        !side.items().contains_key(&canopy_control::ItemKey::Link(LinkId(2)))
-    }));
-    let before: Vec<_> = bed.controller.accounts().collect();
-    let refusal = bed.controller.remove_link(LinkId(3)).unwrap_err().to_string();
-    assert!(refusal.starts_with("the link 3 from r2 to r3 carries the world w"), "{refusal}");
-    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before, "nothing has changed");
-    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
-    assert_eq!(bed.controller.links().filter(|(_, usable)| *usable).count(), 3);
 }
 
 #[test]

@@ -69,6 +69,10 @@ impl Sim {
             };
             assert_eq!(rest(&now), rest(&then), "what is stored is what runs");
         }
+        for (link, _) in controller.links().filter(|(link, _)| link.removing) {
+            let trees = controller.trees_over(link.id);
+            assert!(trees > 0, "the link {} goes once nothing runs over it", link.id.0);
+        }
         for (world, address) in &self.admitted {
             let member = controller.members().find(|m| m.world == *world && m.address == *address);
             let Some(member) = member.filter(|m| m.state == MemberState::Held) else { continue };

@@ -93,6 +93,17 @@ fn relays_that_keep_what_they_are_to_let_go_of_are_seen() {
 }
 
 #[test]
+fn links_that_are_removed_at_once_are_seen_to_lose() {
+    let why = (0..80).find_map(|seed| {
+        let sim = Sim::new(seed, Plan::Calm, false);
+        let sim = Sim { removes_at_once: true, ..sim };
+        let why = catch_unwind(AssertUnwindSafe(|| sim.run())).err()?;
+        why.downcast_ref::<String>().filter(|why| why.contains("has no way, though")).cloned()
+    });
+    assert!(why.is_some());
+}
+
+#[test]
 fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
     run(Plan::Dying, 100);
     run_worlds(Plan::Dying, 60, true);

@@ -3,12 +3,18 @@
 use crate::adversary;
 use crate::relays::SimRelay;
 use crate::sim::{Plan, Sim, branches};
-use canopy_control::signal::Role;
+use canopy_control::signal::{Branch, Role};
 use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, RelayId, TreeAsk};
 use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::BTreeSet;
+
+/// The link of the branch of this role, if there is one.
+fn with(item: &Option<Item>, role: Role) -> Option<LinkId> {
+    let Some(Item::Comtree { branches, .. }) = item else { return None };
+    branches.iter().find(|branch| branch.role == role).map(|branch| branch.link)
+}
 
 impl Sim {
     /// Links get other delays, so that another tree is better.
@@ -65,14 +71,29 @@ impl Sim {
         }
     }
 
+    /// What members send has a way up all the while if nothing fails, whatever is changed by plan. It has none at
+    /// a relay that is the root by now, that is off the tree, or whose world has another rule for the core.
+    fn check_keeps_way_up(&self, at: usize, comtree: Comtree, applied: &Applying) {
+        let Some(controller) = &self.controller else { return };
+        let is_up = |branch: &Branch| {
+            let down = [Role::Child, Role::StandbyChild, Role::StandbyParent, Role::NextParent];
+            !down.contains(&branch.role)
+        };
+        let had_parent = with(&applied.before, Role::Parent).is_some();
+        let Some(Item::Comtree { branches, .. }) = &applied.after else { return };
+        let hop = controller.tree(comtree).into_iter().find(|hop| hop.relay == self.relays[at].id);
+        let is_below = hop.is_some_and(|hop| hop.above.is_some());
+        let is_served = self.relays[at].has_members(comtree);
+        let is_exempt = !is_below || !is_served || self.remade.contains_key(&comtree);
+        let keeps = !had_parent || is_exempt || branches.iter().any(is_up);
+        assert!(keeps, "what goes up from {at} has no way, though nothing has failed");
+    }
+
     /// A relay has a comtree's branches as they are now.
     pub(crate) fn follow_succession(&mut self, at: usize, comtree: Comtree, applied: &Applying) {
-        let with = |item: &Option<Item>, role| match item {
-            Some(Item::Comtree { branches, .. }) => {
-                branches.iter().find(|branch| branch.role == role).map(|branch| branch.link)
-            }
-            _ => None,
-        };
+        if self.plan == Plan::Calm {
+            self.check_keeps_way_up(at, comtree, applied);
+        }
         let next = with(&applied.after, Role::NextParent);
         let before = with(&applied.before, Role::NextParent);
         let has_turned = before.is_some() && before == with(&applied.after, Role::Parent);

@@ -49,12 +49,28 @@ impl Sim {
         _ = controller.drain(id, drains);
     }
 
+    pub(crate) fn remove_link(&mut self, at_once: bool) {
+        let at = self.up_to(self.links.len());
+        let link = self.links[at].0;
+        let Some(controller) = &mut self.controller else { return };
+        let was_removing = controller.link(link).is_some_and(|link| link.removing);
+        let before: Vec<_> = controller.accounts().collect();
+        let result = match at_once {
+            true => controller.remove_link_at_once(link),
+            false => controller.remove_link(link),
+        };
+        let is_removing = controller.link(link).is_some_and(|link| link.removing);
+        self.told.links_left += u32::from(is_removing && !was_removing);
+        if result.is_err() || was_removing && !at_once {
+            assert_eq!(before, controller.accounts().collect::<Vec<_>>(), "nothing has changed");
+            assert_eq!(was_removing, is_removing);
+        }
+    }
+
     pub(crate) fn remove_or_add_link(&mut self) {
         if self.one_in(2) {
-            let at = self.up_to(self.links.len());
-            let link = self.links[at].0;
-            let Some(controller) = &mut self.controller else { return };
-            _ = controller.remove_link(link);
+            let at_once = self.one_in(2);
+            self.remove_link(at_once);
         } else {
             let (from, to) = (self.up_to(self.relays.len()), self.up_to(self.relays.len()));
             if from != to {

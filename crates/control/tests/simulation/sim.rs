@@ -49,6 +49,8 @@ pub(crate) struct Told {
     pub(crate) relays_lost: u32,
     pub(crate) relays_removed: u32,
     pub(crate) links_removed: u32,
+    /// Links that were not gone yet when their removal began.
+    pub(crate) links_left: u32,
     pub(crate) links_proposed: u32,
     pub(crate) worlds_changed: u32,
     pub(crate) kicked: u32,
@@ -82,6 +84,7 @@ impl Told {
         self.relays_lost += of.relays_lost;
         self.relays_removed += of.relays_removed;
         self.links_removed += of.links_removed;
+        self.links_left += of.links_left;
         self.links_proposed += of.links_proposed;
         self.worlds_changed += of.worlds_changed;
         self.kicked += of.kicked;
@@ -114,9 +117,10 @@ impl Told {
             self.came_back,
             self.came_elsewhere,
             self.links_proposed,
+            self.links_removed,
+            self.links_left,
         ];
-        let failing =
-            [self.reshaped, self.broken, self.relays_lost, self.relays_removed, self.links_removed];
+        let failing = [self.reshaped, self.broken, self.relays_lost, self.relays_removed];
         let stormy = [self.controllers, self.commits_failed];
         assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
         let may_fail = matches!(plan, Plan::Failing | Plan::Stormy);
@@ -158,6 +162,8 @@ pub(crate) struct Sim {
     /// How long messages take at most, milliseconds; and now and then.
     pub(crate) takes: [usize; 2],
     pub(crate) is_clear: bool,
+    /// Whether links are removed at once in calm weather, too.
+    pub(crate) removes_at_once: bool,
     pub(crate) worlds: Vec<Name>,
     /// Comtrees whose worlds got another rule for the core, and when, until relays surely have that.
     pub(crate) remade: BTreeMap<Comtree, Time>,
@@ -226,6 +232,7 @@ impl Sim {
             sent: 0,
             takes: [60, 3_000],
             is_clear: true,
+            removes_at_once: false,
             worlds: Vec::new(),
             remade: BTreeMap::new(),
             admitted: Vec::new(),
@@ -352,6 +359,7 @@ impl Sim {
             13 if self.one_in(4) => self.delete_world(),
             14 => self.set_world(),
             15 => self.kick(),
+            16 if self.one_in(2) => self.remove_link(self.removes_at_once),
             16 => self.drain_or_not(),
             17 => {
                 let at = self.up_to(self.relays.len());

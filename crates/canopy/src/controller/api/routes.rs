@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use canopy_api::{
     Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView,
     Members, MembersAsk, MoveAsk, MovePlans, NewLink, NewMember, NewWorld, Overlay, OverlayAsk,
-    Problem, RelayView, Relays, RelaysToMeasure, WorldChange, WorldView, Worlds,
+    Problem, RelayView, Relays, RelaysToMeasure, RemovalAsk, WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
@@ -276,17 +276,19 @@ async fn remove_relay(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Take a link away for good; worlds that run over it find other ways first
+/// Take a link away for good; worlds that run over it move off it first, without loss
 #[utoipa::path(delete, path = "/v1/links/{link}", tag = "links",
-    params(("link" = String, Path, description = "Its number")),
-    responses((status = 204, description = "It is gone")))]
+    params(("link" = String, Path, description = "Its number"), RemovalAsk),
+    responses((status = 202, description = "It is gone once worlds have moved off it"),
+        (status = 204, description = "It is gone")))]
 async fn remove_link(
     State(api): State<Api>,
     Place(link): Place<String>,
+    Which(ask): Which<RemovalAsk>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) =
-        change(api, move |controller| canopy_api::remove_link(controller, &link)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let Json(is_gone) =
+        change(api, move |controller| canopy_api::remove_link(controller, &link, &ask)).await?;
+    Ok(if is_gone { StatusCode::NO_CONTENT } else { StatusCode::ACCEPTED })
 }
 
 /// The links

@@ -181,8 +181,12 @@ async fn links_and_relays_are_taken_away() {
     let link = json!({ "ends": ["a", "b"], "bits": 1000, "packets": 10, "delay_us": 9 });
     let (_, link) = daemon.send("POST", "/v1/links", &link.to_string()).await;
     let path = format!("/v1/links/{}", link["id"]);
+    assert_eq!(link["removing"], false);
+    let wrong = daemon.send("DELETE", &format!("{path}?force=maybe"), "").await;
+    assert_eq!(wrong.0, StatusCode::BAD_REQUEST);
     assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::NO_CONTENT);
-    assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::NOT_FOUND);
+    let forced = format!("{path}?force=true");
+    assert_eq!(daemon.send("DELETE", &forced, "").await.0, StatusCode::NOT_FOUND);
     let (status, refused) = daemon.send("DELETE", "/v1/relays/b", "").await;
     assert_eq!((status, &refused["error"]["where"]), (StatusCode::CONFLICT, &json!("relay b")));
     daemon.send("POST", "/v1/relays/b/drain", "").await;

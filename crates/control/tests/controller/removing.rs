@@ -1,0 +1,135 @@
+//! Links that an operator removes while comtrees run over them.
+
+use crate::bed::{Bed, SQUARE, limits};
+use canopy_control::signal::Role;
+use canopy_control::{Controller, Event, Item, ItemKey, LinkId, Refusal, Retry, Settings};
+
+/// A square with a member at each relay, whose tree has the links 1, 2 and 3.
+fn square() -> Bed {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    bed
+}
+
+impl Bed {
+    fn is_removing(&self, link: u32) -> bool {
+        self.controller.link(LinkId(link)).is_some_and(|link| link.removing)
+    }
+
+    /// Whether any relay has this link.
+    fn has_link(&self, link: u32) -> bool {
+        let key = ItemKey::Link(LinkId(link));
+        self.relays.iter().any(|(_, side)| side.items().contains_key(&key))
+    }
+
+    fn next_parents(&self) -> usize {
+        let is_next = |item: &Item| match item {
+            Item::Comtree { branches, .. } => branches.iter().any(|b| b.role == Role::NextParent),
+            _ => false,
+        };
+        let items = self.relays.iter().flat_map(|(_, side)| side.items().values());
+        items.filter(|item| is_next(item)).count()
+    }
+
+    /// Another controller starts on the store, as it was committed last.
+    fn start_again(&mut self) {
+        self.controller =
+            Controller::start(Settings::default(), Retry::default(), self.now, &mut self.storage)
+                .unwrap();
+    }
+}
+
+#[test]
+fn comtrees_move_off_a_link_before_it_is_removed() {
+    let mut bed = square();
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    let events = bed.exchange();
+    assert!(events.contains(&Event::LinkRemoving(LinkId(2))), "{events:?}");
+    assert!(bed.is_removing(2) && bed.has_link(2) && bed.next_parents() == 1);
+    assert_eq!((bed.links_of_tree(), bed.controller.trees_over(LinkId(2))), (vec![1, 2, 3], 1));
+    // Asking again changes nothing.
+    let accounts: Vec<_> = bed.controller.accounts().collect();
+    assert_eq!(bed.controller.remove_link(LinkId(2)), Ok(()));
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), accounts);
+    bed.waits = false;
+    let events = bed.exchange();
+    assert!(events.contains(&Event::LinkRemoved(LinkId(2))), "{events:?}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    bed.exchange();
+    assert!(!bed.has_link(2) && bed.controller.is_settled());
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn a_link_that_a_world_needs_stays_as_it_was_and_the_refusal_names_both() {
+    let mut bed = square();
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    while bed.controller.link(LinkId(2)).is_some() {
+        bed.exchange();
+    }
+    bed.exchange();
+    let before: Vec<_> = bed.controller.accounts().collect();
+    let refusal = bed.controller.remove_link(LinkId(3)).unwrap_err().to_string();
+    assert!(refusal.starts_with("the link 3 from r2 to r3 carries the world w, and"), "{refusal}");
+    let at_once = bed.controller.remove_link_at_once(LinkId(3));
+    assert!(matches!(at_once, Err(Refusal::Needed { .. })), "{at_once:?}");
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before, "nothing has changed");
+    assert!(!bed.is_removing(3));
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    assert_eq!(bed.controller.links().filter(|(_, usable)| *usable).count(), 3);
+}
+
+#[test]
+fn nothing_new_comes_over_a_link_that_is_being_removed() {
+    // Two relays are joined over link 1 alone; the third has two ways to them.
+    let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000), (0, 2, 9000)]);
+    (0..2).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1]);
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(1)).unwrap();
+    bed.exchange();
+    assert!(bed.is_removing(1));
+    // A move that is ended by a member for whom the tree grows begins anew.
+    _ = bed.enter(2, &[2], limits(1000, 1000)).unwrap();
+    bed.waits = false;
+    (0..15).for_each(|_| _ = bed.exchange());
+    assert_eq!((bed.links_of_tree(), bed.has_link(1)), (vec![2, 3], false));
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn a_controller_that_starts_goes_on_with_a_removal() {
+    let mut bed = square();
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    bed.exchange();
+    bed.start_again();
+    assert!(bed.is_removing(2));
+    bed.waits = false;
+    (0..15).for_each(|_| _ = bed.exchange());
+    assert_eq!((bed.links_of_tree(), bed.has_link(2)), (vec![1, 3, 4], false));
+    assert!(bed.controller.link(LinkId(2)).is_none() && bed.controller.is_settled());
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn a_link_that_fails_while_it_is_being_removed_goes_and_one_that_is_forced_goes_at_once() {
+    for fails in [true, false] {
+        let mut bed = square();
+        bed.waits = true;
+        bed.controller.remove_link(LinkId(2)).unwrap();
+        bed.exchange();
+        match fails {
+            true => bed.set_link(2, [1, 2], false),
+            false => bed.controller.remove_link_at_once(LinkId(2)).unwrap(),
+        }
+        bed.waits = false;
+        (0..3).for_each(|_| _ = bed.exchange());
+        assert_eq!((bed.links_of_tree(), bed.has_link(2)), (vec![1, 3, 4], false));
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
