@@ -42,6 +42,8 @@ use std::collections::BTreeSet;
 
 /// A step that is not done within this is taken back, and the move ends.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What is sent over a link arrives within its delay and this: relays take one for lost that brings nothing for so long.
+const LATEST: Duration = Duration::from_millis(200);
 
 impl State {
     /// Moves a comtree to another tree and core without loss. Returns how many relays get another place.
@@ -330,6 +332,20 @@ impl State {
             op.effects.push(Effect::Comtree(comtree, relay, item));
         }
         op.effects.push(Effect::Barrier(comtree));
+        self.await_last(op, comtree, step);
+    }
+
+    /// What follows waits until what the first relay has sent before it took a step back has come to the second, which
+    /// passes it on as long as it has the branch. A repair does not wait.
+    pub(crate) fn await_last(&self, op: &mut Op, comtree: Comtree, step: &Step) {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let link = step.link_of_last().filter(|link| self.is_usable(*link));
+        if let Some(link) = link.and_then(|link| self.links.get(&link))
+            && shape.is_some_and(|shape| self.is_whole(shape))
+        {
+            let within = Duration::from_micros(link.delay_us.into()) + LATEST;
+            op.effects.extend([Effect::Arrival(comtree, within), Effect::Barrier(comtree)]);
+        }
     }
 
     /// The relays of the last step have taken it back.

@@ -8,6 +8,7 @@ use crate::signal::{Item, ItemKey};
 use crate::storage::{Table, Write};
 use canopy_areas::Areas;
 use canopy_wire::{Address, Comtree};
+use core::time::Duration;
 use std::sync::Arc;
 
 /// Something that the controller tells whoever runs it.
@@ -128,6 +129,8 @@ pub(crate) enum Effect {
     Await(Comtree, RelayId),
     /// What follows for the comtree waits until its relays have all of what came before.
     Barrier(Comtree),
+    /// What follows a barrier waits so long besides: what is on its way over a link of the comtree has arrived then.
+    Arrival(Comtree, Duration),
     /// A comtree's step that was not done is taken back by both of its relays.
     TakenBack(Comtree),
     /// The relays of a comtree's step have the phase that is under way.

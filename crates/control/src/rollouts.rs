@@ -7,7 +7,8 @@
 
 use crate::model::RelayId;
 use crate::signal::Item;
-use canopy_wire::{Address, Comtree};
+use canopy_wire::{Address, Comtree, Time};
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a relay is to have next.
@@ -17,6 +18,8 @@ pub(crate) enum Step {
     Member(RelayId, Item),
     /// It has said what it has.
     Await(RelayId),
+    /// So long after what came before, what is on its way over a link has arrived.
+    Arrival(Duration),
     /// What came before was the taking back of a step that was not done.
     TakenBack,
     /// What came before is a phase of a step.
@@ -32,9 +35,12 @@ impl Step {
     pub(crate) fn waits_for(&self) -> Option<RelayId> {
         match self {
             Step::Comtree(relay, _) | Step::Await(relay) => Some(*relay),
-            Step::Member(..) | Step::TakenBack | Step::Told | Step::Passed | Step::RolledOut(_) => {
-                None
-            }
+            Step::Member(..)
+            | Step::Arrival(_)
+            | Step::TakenBack
+            | Step::Told
+            | Step::Passed
+            | Step::RolledOut(_) => None,
         }
     }
 }
@@ -49,6 +55,8 @@ pub(crate) struct Rollout {
     unsettled: BTreeMap<RelayId, (u64, u64)>,
     /// Those of them that no barrier waits for, until they are told what is staged for them.
     passed: BTreeSet<RelayId>,
+    /// Until when barriers wait for what is on its way over a link.
+    arrival: Option<Time>,
     /// What waits at a barrier; each list for the one before.
     stages: VecDeque<Vec<Step>>,
     /// What waits until relays have everything up to a change, in the order of the changes: members, and the
@@ -59,12 +67,29 @@ pub(crate) struct Rollout {
 impl Rollout {
     /// Whether nothing is on its way and nobody waits.
     pub(crate) fn is_settled(&self) -> bool {
-        self.unsettled.is_empty() && self.stages.is_empty() && self.held_back.is_empty()
+        !self.is_under_way() && self.stages.is_empty() && self.held_back.is_empty()
+    }
+
+    /// Whether a barrier waits for what has been done.
+    fn is_under_way(&self) -> bool {
+        !self.unsettled.is_empty() || self.arrival.is_some()
+    }
+
+    /// When barriers need not wait any more for what is on its way over a link.
+    pub(crate) fn arrival(&self) -> Option<Time> {
+        self.arrival
+    }
+
+    /// Nobody waits any more for what is on its way over a link: the tree is to be mended.
+    pub(crate) fn hurry(&mut self) {
+        self.arrival = None;
+        let stages = self.stages.iter_mut();
+        stages.for_each(|stage| stage.retain(|step| !matches!(step, Step::Arrival(_))));
     }
 
     /// What follows waits for what came before.
     pub(crate) fn barrier(&mut self) {
-        if !self.unsettled.is_empty() || !self.stages.is_empty() {
+        if self.is_under_way() || !self.stages.is_empty() {
             self.stages.push_back(Vec::new());
         }
     }
@@ -72,6 +97,7 @@ impl Rollout {
     /// Takes a step. What is to be done now comes out of [`Rollout::poll`].
     pub(crate) fn take(
         &mut self,
+        now: Time,
         step: Step,
         is_lost: bool,
         count: &mut u64,
@@ -93,6 +119,7 @@ impl Rollout {
                 out.push((self.version, step));
             }
             Step::Member(..) | Step::RolledOut(_) => self.held_back.push_back((self.version, step)),
+            Step::Arrival(within) => self.arrival = self.arrival.max(Some(now + within)),
             Step::TakenBack | Step::Told | Step::Passed => out.push((self.version, step)),
         }
     }
@@ -167,16 +194,20 @@ impl Rollout {
     /// What is to be done now.
     pub(crate) fn poll(
         &mut self,
+        now: Time,
         is_lost: impl Fn(RelayId) -> bool,
         count: &mut u64,
         out: &mut Vec<(u64, Step)>,
     ) {
-        while self.unsettled.keys().all(|relay| self.passed.contains(relay)) {
+        self.arrival = self.arrival.filter(|until| now < *until);
+        while self.arrival.is_none()
+            && self.unsettled.keys().all(|relay| self.passed.contains(relay))
+        {
             let Some(stage) = self.stages.pop_front() else { break };
             let later = std::mem::take(&mut self.stages);
             for step in stage {
                 let lost = step.waits_for().is_some_and(&is_lost);
-                self.take(step, lost, count, out);
+                self.take(now, step, lost, count, out);
             }
             self.stages = later;
         }

@@ -135,6 +135,7 @@ impl State {
             before.entry(relay).and_modify(|branches| *branches = step.taken_back(branches));
             op.effects.push(tell(relay, before.get(&relay)));
             op.effects.push(Effect::Barrier(id));
+            self.await_last(op, id, step);
             // It has something of the step, though it may not be on the tree in force.
             op.effects.push(tell(other, before.get(&other)));
             op.effects.extend([Effect::Barrier(id), Effect::TakenBack(id)]);

@@ -68,6 +68,17 @@ impl Step {
         }
     }
 
+    /// The link over which the first of those two may have sent what nobody else has, until it let go of it.
+    pub(crate) fn link_of_last(&self) -> Option<LinkId> {
+        match self {
+            Step::Swap(swap) => Some(swap.link),
+            // The branch stays.
+            Step::Leave(_) => None,
+            // All of it goes over the relay above, too.
+            Step::Peer(_) => None,
+        }
+    }
+
     /// The relays that are told before those two, each with what it has of these branches then.
     pub(crate) fn told_again(&self, before: &mut Picture) -> Vec<RelayId> {
         let Step::Peer(peering) = self else { return Vec::new() };

@@ -28,14 +28,20 @@ struct Halfway {
 
 impl Halfway {
     /// The step that is under way in a bed; the controller starts again.
-    fn of(mut bed: Bed) -> Halfway {
+    fn of(bed: Bed) -> Halfway {
+        let mut halfway = Halfway::alive(bed);
+        halfway.start_again();
+        halfway
+    }
+
+    /// The same, and the controller lives.
+    fn alive(bed: Bed) -> Halfway {
         let next = |at: usize| bed.branches(at).into_iter().find(|of| of.role == Role::NextParent);
         let found: Vec<(usize, Branch)> =
             (0..bed.relays.len()).filter_map(|at| Some((at, next(at)?))).collect();
         let [(mover, branch)] = found[..] else { panic!("one step at a time: {found:?}") };
         let (other, link) = (usize::from(branch.site) - 1, branch.link);
         let role = bed.branches(other).into_iter().find(|of| of.link == link).unwrap().role;
-        bed.start_again();
         Halfway { bed, mover, other, link, role, is_lost: false }
     }
 
@@ -64,6 +70,21 @@ impl Halfway {
             }
         }
         events
+    }
+
+    /// How many milliseconds pass from when the mover has let go until the other has, if this happens then.
+    fn waits(mut self, then: impl FnOnce(&mut Bed)) -> u64 {
+        let mut then = Some(then);
+        let mut waits = 0;
+        for _ in 0..300 {
+            self.go_on(10, |_| true);
+            if !self.is_begun() && self.is_known_to_other() {
+                then.take().into_iter().for_each(|then| then(&mut self.bed));
+                waits += 10;
+            }
+        }
+        assert!(!self.is_begun() && !self.is_known_to_other());
+        waits
     }
 
     /// The mover comes last, and then all is as if the step had not begun.
@@ -115,9 +136,43 @@ fn a_step_is_taken_back_until_both_of_its_relays_have_let_go_whoever_starts_in_b
     assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent));
 }
 
+/// What the mover has sent over the link is on its way, and would come to nobody. It arrives within the link's delay, a
+/// millisecond, and 200 ms.
+#[test]
+fn the_other_relay_of_a_step_lets_go_once_what_the_mover_sent_has_arrived_but_a_repair_does_not_wait()
+ {
+    let given_up = || {
+        let mut halfway = Halfway::alive(swapping(Core::Center));
+        // The tree grows for somebody who comes, and that ends the move.
+        let ask = Enter::new(world(), [9; 16], vec![(halfway.bed.relays[4].0, 1000)]);
+        halfway.bed.controller.enter(halfway.bed.now, &ask).unwrap();
+        halfway
+    };
+    for halfway in [swap(Core::Center), given_up()] {
+        let waits = halfway.waits(|_| ());
+        assert!((200..=250).contains(&waits), "{waits} ms");
+    }
+    for halfway in [swap(Core::Center), given_up()] {
+        let waits = halfway.waits(|bed| {
+            let (link, ends) = parent_link(bed, 1);
+            for at in ends {
+                bed.relays[at].1.set_link(bed.now, LinkReport { link, up: false, delay_us: 1000 });
+            }
+        });
+        assert!(waits <= 50, "{waits} ms");
+    }
+}
+
 /// The link to a relay's parent gets slow, and the relay is about to get another parent.
 fn swap(core: Core) -> Halfway {
-    let mut bed = Bed::new(&[(0, 1), (1, 2), (0, 2), (0, 3), (2, 3)], core);
+    let halfway = Halfway::of(swapping(core));
+    assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
+    halfway
+}
+
+/// The same before the controller dies. Relay 4 has nobody on it, and is not on the tree.
+fn swapping(core: Core) -> Bed {
+    let mut bed = Bed::of(5, &[(0, 1), (1, 2), (0, 2), (0, 3), (2, 3), (1, 4)], core);
     for at in 0..4 {
         bed.enter(at as u8, at, 1000).unwrap();
     }
@@ -136,9 +191,7 @@ fn swap(core: Core) -> Halfway {
     bed.succeeds = false;
     bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
     bed.exchange();
-    let halfway = Halfway::of(bed);
-    assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
-    halfway
+    bed
 }
 
 fn parent_link(bed: &Bed, at: usize) -> (LinkId, [usize; 2]) {

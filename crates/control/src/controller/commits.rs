@@ -59,32 +59,36 @@ impl Controller {
                 Effect::Link(relay, link, None) => _ = self.unlinking.insert((relay, link)),
                 Effect::Link(relay, link, item) => self.want(relay, ItemKey::Link(link), 0, item),
                 Effect::Comtree(comtree, relay, item) => {
-                    self.step(comtree, Step::Comtree(relay, item));
+                    self.step(now, comtree, Step::Comtree(relay, item));
                 }
-                Effect::Await(comtree, relay) => self.step(comtree, Step::Await(relay)),
+                Effect::Await(comtree, relay) => self.step(now, comtree, Step::Await(relay)),
                 Effect::Barrier(comtree) => {
                     touched.insert(comtree);
                     self.rollouts.entry(comtree).or_default().barrier();
                 }
+                Effect::Arrival(comtree, within) => {
+                    touched.insert(comtree);
+                    self.step(now, comtree, Step::Arrival(within));
+                }
                 Effect::TakenBack(comtree) => {
                     touched.insert(comtree);
-                    self.step(comtree, Step::TakenBack);
+                    self.step(now, comtree, Step::TakenBack);
                 }
                 Effect::Told(comtree) => {
                     touched.insert(comtree);
-                    self.step(comtree, Step::Told);
+                    self.step(now, comtree, Step::Told);
                 }
                 Effect::Passed(comtree) => {
                     touched.insert(comtree);
-                    self.step(comtree, Step::Passed);
+                    self.step(now, comtree, Step::Passed);
                 }
                 Effect::RolledOut(comtree, number) => {
                     touched.insert(comtree);
-                    self.step(comtree, Step::RolledOut(number));
+                    self.step(now, comtree, Step::RolledOut(number));
                 }
                 Effect::Admit(comtree, relay, item) => {
                     touched.insert(comtree);
-                    self.begin_admit(comtree, relay, item);
+                    self.begin_admit(now, comtree, relay, item);
                 }
                 Effect::Dismiss(comtree, relay, address) => self.dismiss(comtree, relay, address),
                 Effect::Lost(relay) => {
@@ -108,7 +112,7 @@ impl Controller {
                 Effect::Tell(event) => self.events.push_back(event),
             }
         }
-        touched.into_iter().for_each(|comtree| self.flush(comtree));
+        touched.into_iter().for_each(|comtree| self.flush(now, comtree));
         self.unlink();
     }
 
@@ -118,19 +122,19 @@ impl Controller {
         }
     }
 
-    fn step(&mut self, comtree: Comtree, step: Step) {
+    fn step(&mut self, now: Time, comtree: Comtree, step: Step) {
         let at = step.waits_for();
         let lost = at.is_some_and(|relay| self.is_lost(relay));
-        let mut now = Vec::new();
+        let mut due = Vec::new();
         let rollout = self.rollouts.entry(comtree).or_default();
-        rollout.take(step, lost, &mut self.changes, &mut now);
+        rollout.take(now, step, lost, &mut self.changes, &mut due);
         // What a relay has of the comtree stays until its turn comes.
-        if now.is_empty()
+        if due.is_empty()
             && let Some(agent) = at.and_then(|relay| self.agents.get_mut(&relay))
         {
             agent.expect(ItemKey::Comtree(comtree));
         }
-        self.take_steps(comtree, now);
+        self.take_steps(comtree, due);
     }
 
     /// Whether a relay is not waited for.
@@ -150,6 +154,8 @@ impl Controller {
                         agent.await_word(ItemKey::Comtree(comtree), version);
                     }
                 }
+                // Barriers wait for it, and nobody does anything.
+                Step::Arrival(_) => {}
                 Step::TakenBack => {
                     let mut op = Op::default();
                     self.state.forget_undone(&mut op, comtree);
@@ -194,11 +200,11 @@ impl Controller {
             self.agents.remove(&relay);
             self.rollouts.values_mut().for_each(|rollout| rollout.forget(relay));
             let touched: Vec<Comtree> = self.rollouts.keys().copied().collect();
-            touched.into_iter().for_each(|comtree| self.flush(comtree));
+            touched.into_iter().for_each(|comtree| self.flush(now, comtree));
         }
     }
 
-    fn begin_admit(&mut self, comtree: Comtree, relay: RelayId, item: Item) {
+    fn begin_admit(&mut self, now: Time, comtree: Comtree, relay: RelayId, item: Item) {
         let world = self.state.comtrees.get(&comtree).map(|running| running.world);
         if let (Some(world), Item::Member { address, .. }) = (world, &item) {
             self.admitting.entry((world, *address)).or_default().insert(comtree);
@@ -209,7 +215,7 @@ impl Controller {
         if let Some(agent) = self.agents.get_mut(&relay) {
             agent.expect(item.key());
         }
-        self.step(comtree, Step::Member(relay, item));
+        self.step(now, comtree, Step::Member(relay, item));
     }
 
     fn dismiss(&mut self, comtree: Comtree, relay: RelayId, address: Address) {
@@ -229,12 +235,12 @@ impl Controller {
     }
 
     /// What waits for a comtree goes on, if it can.
-    pub(super) fn flush(&mut self, comtree: Comtree) {
+    pub(super) fn flush(&mut self, now: Time, comtree: Comtree) {
         let mut steps = Vec::new();
         if let Some(rollout) = self.rollouts.get_mut(&comtree) {
             let (lost, agents) = (&self.lost, &self.agents);
             let is_lost = |relay| lost.contains(&relay) || !agents.contains_key(&relay);
-            rollout.poll(is_lost, &mut self.changes, &mut steps);
+            rollout.poll(now, is_lost, &mut self.changes, &mut steps);
             if rollout.is_settled() {
                 self.rollouts.remove(&comtree);
             }

@@ -23,7 +23,7 @@ impl Controller {
             Message::Beat { relay: life, controller, answered, links, mut succeeded } => {
                 agent.hear(now, life);
                 succeeded.retain(|word| agent.means(*word, life, controller, answered));
-                self.found(relay);
+                self.found(now, relay);
                 self.ask_to_measure(now, relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
                 self.review(now);
@@ -43,7 +43,7 @@ impl Controller {
     }
 
     /// A relay was heard.
-    fn found(&mut self, relay: RelayId) {
+    fn found(&mut self, now: Time, relay: RelayId) {
         let state = self.state.relays.get(&relay).map(|relay| relay.state);
         if matches!(state, Some(RelayState::Joining | RelayState::Gone)) {
             let mut op = Op::default();
@@ -51,7 +51,7 @@ impl Controller {
             op.effects.push(Effect::Found(relay));
             op.tell(Event::RelayFound(relay));
             self.ops.push_back(op);
-            self.repair();
+            self.repair(now);
             self.measuring.hurry(relay);
         }
     }
@@ -64,11 +64,11 @@ impl Controller {
                 if let Some(rollout) = self.rollouts.get_mut(&comtree) {
                     rollout.settle(relay, version);
                 }
-                self.flush(comtree);
+                self.flush(now, comtree);
             }
             (ItemKey::Comtree(comtree), Err(why)) => {
                 self.refuse_step(comtree, relay, &why);
-                self.pass_next(comtree, relay, version);
+                self.pass_next(now, comtree, relay, version);
                 let waiting = self.rollouts.get(&comtree).map_or_else(Vec::new, Rollout::waiting);
                 for address in waiting {
                     self.reject(comtree, address, relay, why.clone());
@@ -175,6 +175,7 @@ impl Controller {
             }
             self.ops.push_back(op);
         }
+        self.go_on_after_arrivals(now);
         self.give_up_silent(now);
         self.forget_departed(now);
         if now >= self.next_review {
@@ -187,6 +188,15 @@ impl Controller {
         }
         self.tell_refusals(now);
         self.guide(now);
+    }
+
+    /// What was on its way over links has arrived: what has waited for that is done now.
+    fn go_on_after_arrivals(&mut self, now: Time) {
+        let arrivals =
+            self.rollouts.iter().filter_map(|(of, rollout)| Some((*of, rollout.arrival()?)));
+        let arrived: Vec<Comtree> =
+            arrivals.filter(|(_, until)| *until <= now).map(|(of, _)| of).collect();
+        arrived.into_iter().for_each(|comtree| self.flush(now, comtree));
     }
 
     /// Looks for a better tree for one comtree, if that is due for any.
@@ -216,8 +226,9 @@ impl Controller {
         let areas = (!self.guides.is_empty()).then_some(self.next_areas);
         let is_on = !self.state.settings.improve.is_zero();
         let next = if is_on { self.next_review.min(self.next_better) } else { self.next_review };
-        let refusals = self.refusals.due();
-        silent.chain(calls).chain(ends).chain(areas).chain(refusals).fold(next, Time::min)
+        let arrivals = self.rollouts.values().filter_map(Rollout::arrival);
+        let others = areas.into_iter().chain(self.refusals.due()).chain(arrivals);
+        silent.chain(calls).chain(ends).chain(others).fold(next, Time::min)
     }
 
     fn review(&mut self, now: Time) {
@@ -229,7 +240,7 @@ impl Controller {
             self.ops.push_back(op);
         }
         if core::mem::take(&mut self.state.links_have_come) || has_changed {
-            self.repair();
+            self.repair(now);
         }
         let mut op = Op::default();
         if has_changed || now >= self.next_moves {
@@ -280,18 +291,22 @@ impl Controller {
     /// done or taken back by now, the relay is told so behind a barrier, which must not wait for what is always refused.
     /// The others need not wait: whatever the relay was to let go of before its next parent or peers came, it has let go
     /// of. That is not so for other refusals, and old branches may form a circle with new ones.
-    fn pass_next(&mut self, comtree: Comtree, relay: RelayId, version: u64) {
+    fn pass_next(&mut self, now: Time, comtree: Comtree, relay: RelayId, version: u64) {
         let has_next = self.agents.get(&relay).is_some_and(|agent| {
             agent.next_parent(comtree).is_some() || agent.has_next_peers(comtree)
         });
         let Some(rollout) = self.rollouts.get_mut(&comtree).filter(|_| has_next) else { return };
         rollout.pass(relay, version);
-        self.flush(comtree);
+        self.flush(now, comtree);
     }
 
     /// Gives all comtrees that lack something another tree, if there is one.
-    pub(super) fn repair(&mut self) {
+    pub(super) fn repair(&mut self, now: Time) {
         for comtree in self.state.hit() {
+            if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+                rollout.hurry();
+                self.flush(now, comtree);
+            }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);
             if !op.is_empty() {
@@ -329,7 +344,7 @@ mod tests {
                 (([127, 0, 0, 1], 9).into(), Limits { send: rate, receive: rate });
             let new = NewRelay { name, key: [number; 32], native, uplink, places: 9 };
             let id = controller.register(NOW, new).unwrap();
-            controller.found(id);
+            controller.found(NOW, id);
             id
         });
         controller.add_link(relays, rate, 1).unwrap();

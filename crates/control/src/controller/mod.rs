@@ -174,7 +174,7 @@ impl Controller {
         for name in closing.map(|world| world.name.clone()).collect::<Vec<_>>() {
             _ = self.delete_world(&name);
         }
-        self.repair();
+        self.repair(now);
     }
 
     /// The number of its life.

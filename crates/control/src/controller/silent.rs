@@ -102,7 +102,7 @@ impl Controller {
         op.tell(Event::RelayLost(relay));
         self.ops.push_back(op);
         self.give_up_members(now, relay);
-        self.repair();
+        self.repair(now);
     }
 
     pub(super) fn give_up_members(&mut self, now: Time, relay: RelayId) {
