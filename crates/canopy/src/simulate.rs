@@ -53,6 +53,9 @@ struct WorldArgs {
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,
+    /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given
+    #[arg(long, value_name = "BOOL", conflicts_with_all = ["relays", "topology"])]
+    floods: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -82,6 +85,7 @@ impl WorldArgs {
         let mut config = SimConfig::new(self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
+        config.floods = self.floods;
         let report = canopy_sim::run(&config);
         if self.json {
             print_line(serde_json::to_string(&report)?)?;
@@ -183,7 +187,8 @@ fn in_words(report: &Report) -> String {
         "seed {}: {} participants for {} s, {}, {}, {} data thread(s)\n\
          {} updates published; deliveries: {} expected, {} made, {} missing, {} duplicates, {} \
          unexpected, {} out of order\n\
-         {} relay restarts, {} rebinds, {} leaves, {} crashes, {} attacks\n\
+         {} relay restarts, {} rebinds, {} leaves, {} crashes, {} attacks, {} datagrams of \
+         floods\n\
          trace hash {}",
         report.seed,
         report.participants,
@@ -203,6 +208,7 @@ fn in_words(report: &Report) -> String {
         report.leaves,
         report.crashes,
         report.attacks,
+        report.flooded,
         report.trace_hash,
     )
 }
