@@ -56,6 +56,10 @@ struct WorldArgs {
     /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", conflicts_with_all = ["relays", "topology"])]
     floods: Option<bool>,
+    /// With --relays: whether links have a capacity for a while that is less than they are to carry; drawn from the seed if
+    /// not given
+    #[arg(long, value_name = "BOOL", requires = "relays")]
+    shaping: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -99,6 +103,7 @@ impl WorldArgs {
         let mut config = OverlayConfig::new(relays, self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
+        config.shaping = self.shaping;
         let start = Instant::now();
         let report = canopy_sim::run_overlay(&config);
         let timed = Timed::new(&report, start.elapsed());
@@ -144,8 +149,8 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
     format!(
         "seed {}: {} relays with {} data threads and {} links, {} participants for {} s, {}, {}\n\
          comtrees: {}\n\
-         {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
-         duplicates, {} unexpected, {} out of order\n\
+         {} updates published; deliveries: {} expected, {} made, {} excused, {} thinned, {} \
+         missing, {} duplicates, {} unexpected, {} out of order\n\
          {} relay restarts, {} link cuts, {} links lost, {} leaves, {} crashes; at most {} routes in a relay\n\
          {} parents succeeded, {} relays joined cores, {} left them, {} steps of roots\n\
          {:.0} client-seconds a second\n\
@@ -163,6 +168,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
         report.deliveries_expected,
         report.deliveries,
         report.deliveries_excused,
+        report.thinned,
         report.missing,
         report.duplicates,
         report.unexpected,

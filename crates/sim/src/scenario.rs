@@ -465,6 +465,7 @@ pub(crate) enum Stream {
     Roles,
     Floods,
     Flooders,
+    Shaping,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
