@@ -53,6 +53,13 @@ struct WorldArgs {
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,
+    /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given
+    #[arg(long, value_name = "BOOL", conflicts_with_all = ["relays", "topology"])]
+    floods: Option<bool>,
+    /// With --relays: whether links have a capacity for a while that is less than they are to carry; drawn from the seed if
+    /// not given
+    #[arg(long, value_name = "BOOL", requires = "relays")]
+    shaping: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -82,6 +89,7 @@ impl WorldArgs {
         let mut config = SimConfig::new(self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
+        config.floods = self.floods;
         let report = canopy_sim::run(&config);
         if self.json {
             print_line(serde_json::to_string(&report)?)?;
@@ -95,6 +103,7 @@ impl WorldArgs {
         let mut config = OverlayConfig::new(relays, self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
+        config.shaping = self.shaping;
         let start = Instant::now();
         let report = canopy_sim::run_overlay(&config);
         let timed = Timed::new(&report, start.elapsed());
@@ -140,8 +149,8 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
     format!(
         "seed {}: {} relays with {} data threads and {} links, {} participants for {} s, {}, {}\n\
          comtrees: {}\n\
-         {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
-         duplicates, {} unexpected, {} out of order\n\
+         {} updates published; deliveries: {} expected, {} made, {} excused, {} thinned, {} \
+         missing, {} duplicates, {} unexpected, {} out of order\n\
          {} relay restarts, {} link cuts, {} links lost, {} leaves, {} crashes; at most {} routes in a relay\n\
          {} parents succeeded, {} relays joined cores, {} left them, {} steps of roots\n\
          {:.0} client-seconds a second\n\
@@ -159,6 +168,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
         report.deliveries_expected,
         report.deliveries,
         report.deliveries_excused,
+        report.thinned,
         report.missing,
         report.duplicates,
         report.unexpected,
@@ -183,7 +193,8 @@ fn in_words(report: &Report) -> String {
         "seed {}: {} participants for {} s, {}, {}, {} data thread(s)\n\
          {} updates published; deliveries: {} expected, {} made, {} missing, {} duplicates, {} \
          unexpected, {} out of order\n\
-         {} relay restarts, {} rebinds, {} leaves, {} crashes, {} attacks\n\
+         {} relay restarts, {} rebinds, {} leaves, {} crashes, {} attacks, {} datagrams of \
+         floods\n\
          trace hash {}",
         report.seed,
         report.participants,
@@ -203,6 +214,7 @@ fn in_words(report: &Report) -> String {
         report.leaves,
         report.crashes,
         report.attacks,
+        report.flooded,
         report.trace_hash,
     )
 }

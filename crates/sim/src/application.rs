@@ -228,6 +228,7 @@ impl World<'_> {
             Event::SubscriptionRefused(group, _) => {
                 session.unsubscribe(group);
                 participant.give_up(self.now, group);
+                self.is_refused(number);
             }
             Event::Connected(_) if participant.is_insider => {
                 for group in (0..HOARD).map(|hoarded| Group::new(FAR_GROUPS + hoarded)) {

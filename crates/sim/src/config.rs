@@ -16,6 +16,8 @@ pub struct SimConfig {
     /// Virtual seconds. In the last part of them nothing is broken any more, so that what does not
     /// recover by itself is found; runs under 20 seconds have little of it.
     pub seconds: u32,
+    /// Whether somebody sends far beyond its limits for a while; drawn from the seed if not given.
+    pub floods: Option<bool>,
     /// A fault of the relay's that the oracle is not told of: the proof that it can find one.
     pub sabotage: Option<Sabotage>,
 }
@@ -23,7 +25,13 @@ pub struct SimConfig {
 impl SimConfig {
     /// A run of a seed as `canopy sim --seed` does it.
     pub fn new(seed: u64) -> SimConfig {
-        SimConfig { seed, participants: None, seconds: DEFAULT_SECONDS, sabotage: None }
+        SimConfig {
+            seed,
+            participants: None,
+            seconds: DEFAULT_SECONDS,
+            floods: None,
+            sabotage: None,
+        }
     }
 
     /// The one command that does this run again.
@@ -34,6 +42,9 @@ impl SimConfig {
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        if let Some(floods) = self.floods {
+            let _ = write!(command, " --floods {floods}");
         }
         command
     }

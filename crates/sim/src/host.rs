@@ -1,6 +1,7 @@
 //! The machine that the relay runs on: its sockets, its data threads, its restarts. Each thread runs
 //! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
+use crate::flood::FLOODED;
 use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page, Seats, Secrets};
@@ -10,7 +11,7 @@ use canopy_relay::{
     Trust, Turn, UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
-use canopy_wire::{Address, Class, Comtree, Lane, SessionId, Tag, Time, VERSION};
+use canopy_wire::{Address, Class, Comtree, DropReason, Lane, SessionId, Tag, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::borrow::Cow;
@@ -44,7 +45,32 @@ pub(crate) struct Read {
     pub(crate) datagram: Waiting,
     /// It came too late for the relay to open it.
     pub(crate) is_too_late: bool,
+    /// Updates and changes of subscriptions of it that were taken.
+    pub(crate) updates: u64,
+    pub(crate) changes: u64,
+    /// What of it was dropped because its sender was over a limit, or there was no room to wait.
+    pub(crate) policed: u64,
 }
+
+impl Read {
+    /// The counters moved by so much with it.
+    fn moved(&mut self, before: &Counters, after: &Counters) {
+        let policed = |counters: &Counters| -> u64 {
+            POLICED.iter().map(|reason| counters.dropped(*reason)).sum()
+        };
+        self.updates = after.updates_in - before.updates_in;
+        self.changes = after.subscription_changes - before.subscription_changes;
+        self.policed = policed(after) - policed(before);
+    }
+}
+
+/// The reasons for which somebody is policed.
+const POLICED: [DropReason; 4] = [
+    DropReason::OverBudget,
+    DropReason::ComtreeOverBudget,
+    DropReason::SubscribeRate,
+    DropReason::PendingFull,
+];
 
 /// What waits in the sockets of a data thread, by [`Inlet::index`].
 #[derive(Default)]
@@ -152,7 +178,8 @@ impl Medium for Sockets<'_> {
             return None;
         };
         let is_too_late = self.books.is_too_late(&waiting.bytes);
-        self.done.read.push(Read { datagram: waiting, is_too_late });
+        let (updates, changes, policed) = (0, 0, 0);
+        self.done.read.push(Read { datagram: waiting, is_too_late, updates, changes, policed });
         let waiting = &self.done.read.last()?.datagram;
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
@@ -166,8 +193,9 @@ impl Medium for Sockets<'_> {
             self.before = Some(relay.counters().clone());
             return;
         };
-        let Some(Read { datagram, .. }) = self.done.read.last() else { return };
-        let Waiting { from, bytes, .. } = datagram;
+        let Some(read) = self.done.read.last_mut() else { return };
+        read.moved(&before, relay.counters());
+        let Waiting { from, bytes, .. } = &read.datagram;
         let moved = (&before, relay.counters());
         self.done.broken.extend(self.books.handled(&mut self.page, *from, bytes, moved).err());
     }
@@ -365,14 +393,20 @@ impl Host {
 
     /// A datagram arrives at the socket of its data thread. Returns when that wants a turn.
     pub(crate) fn arrive(&mut self, waiting: Waiting) -> Option<(usize, Time)> {
-        let (number, inlet) = steer(&waiting.bytes, self.threads.len());
+        let (number, inlet) = self.steer(&waiting.bytes);
         self.threads[number].arrive(inlet, waiting).map(|at| (number, at))
+    }
+
+    fn steer(&self, bytes: &[u8]) -> (usize, Inlet) {
+        let (number, inlet) = steer(bytes, self.threads.len());
+        let is_one = self.sabotage == Some(Sabotage::OneLane);
+        (number, if is_one { Inlet::Lane(Lane::of(FLOODED)) } else { inlet })
     }
 
     /// Whether the socket that a datagram is for holds another one. If not, its data thread hears of it
     /// when it reads.
     pub(crate) fn has_room_for(&mut self, bytes: &[u8]) -> bool {
-        let (number, inlet) = steer(bytes, self.threads.len());
+        let (number, inlet) = self.steer(bytes);
         let thread = &mut self.threads[number];
         let has_room = thread.inboxes.len_of(inlet) < self.scenario.receive_queue;
         let lost = match inlet {
@@ -450,6 +484,9 @@ impl Host {
         done.broken.extend(self.books.turn_ends(relay, &page).err());
         done.broken.extend(self.check_sessions().err());
         let thread = &mut self.threads[number];
+        let per_datagram = self.scenario.floods.as_ref().map(|floods| floods.per_datagram);
+        thread.busy_until =
+            thread.busy_until + per_datagram.unwrap_or_default() * done.read.len() as u32;
         done.to_wake = (0..64).filter(|other| to_wake & 1 << other != 0).collect();
         thread.end_turn(now);
         let relay = thread.turn.relay();
@@ -464,6 +501,16 @@ impl Host {
         let relays = || self.threads.iter().map(|thread| thread.turn.relay());
         let opened = relays().map(|relay| relay.counters().sessions_opened).sum();
         self.books.holds(opened, relays().map(Relay::sessions).sum())
+    }
+
+    /// What everybody may send.
+    fn budgets(&self) -> Budgets {
+        match &self.scenario.floods {
+            Some(_) if self.sabotage == Some(Sabotage::Unpoliced) => {
+                Budgets { paths: Budgets::default().paths, ..Budgets::NONE }
+            }
+            floods => floods.as_ref().map_or(Budgets::default(), |floods| floods.budgets),
+        }
     }
 
     fn config(&self, places: &Places, gate: &Gate) -> RelayConfig {
@@ -485,7 +532,7 @@ impl Host {
             packets_per_key: self.scenario.packets_per_key,
             limits: self.scenario.limits,
             tables: self.scenario.tables,
-            budgets: Budgets::default(),
+            budgets: self.budgets(),
             gate: gate.clone(),
             smallest_set: self.scenario.smallest_set,
         }

@@ -146,7 +146,11 @@ fn noise(rng: &mut ChaCha8Rng) -> Vec<u8> {
 }
 
 /// A right header, then anything.
-fn plausible_noise(rng: &mut ChaCha8Rng, comtree: Comtree, session: SessionId) -> Vec<u8> {
+pub(crate) fn plausible_noise(
+    rng: &mut ChaCha8Rng,
+    comtree: Comtree,
+    session: SessionId,
+) -> Vec<u8> {
     let kind = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
     let mut body = vec![0; rng.random_range(0..200)];
     rng.fill_bytes(&mut body);
@@ -175,7 +179,7 @@ fn altered<'a>(
 }
 
 /// A hello, often padded to more or less than it must be, sometimes of another version.
-fn greeting(rng: &mut ChaCha8Rng, comtree: Comtree) -> Vec<u8> {
+pub(crate) fn greeting(rng: &mut ChaCha8Rng, comtree: Comtree) -> Vec<u8> {
     let mut out = [0; 256];
     let len = Hello { nonce: rng.random() }.encode(comtree, &mut out).unwrap_or(0);
     if rng.random_bool(0.2) {

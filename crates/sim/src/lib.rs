@@ -17,6 +17,7 @@
 mod admission;
 mod application;
 mod config;
+mod flood;
 mod gateway;
 mod host;
 mod hostile;

@@ -101,7 +101,7 @@ pub struct NetworkCounts {
 }
 
 /// One direction of a participant's link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Direction {
     /// To the relay.
     Up,

@@ -63,6 +63,8 @@ pub struct Report {
     pub crashes: u32,
     /// Datagrams that were sent to do harm.
     pub attacks: u64,
+    /// Datagrams of floods.
+    pub flooded: u64,
     /// Datagrams that a participant dropped because the group key that they were sealed with had not
     /// arrived yet, or was one of the past.
     pub keyless: u64,

@@ -29,12 +29,21 @@ pub enum Sabotage {
     LetAllIn,
     /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
     Starve,
+    /// Whoever floods may send as much as it wants.
+    Unpoliced,
+    /// Everything is received by one lane.
+    OneLane,
 }
 
 impl Sabotage {
     /// Whether it is one of tokens, which are asked for then.
     pub(crate) fn is_of_tokens(self) -> bool {
         matches!(self, Sabotage::KeepRevoked | Sabotage::LetAllIn | Sabotage::GrantAll)
+    }
+
+    /// Whether it is one of floods, which are there then.
+    pub(crate) fn is_of_floods(self) -> bool {
+        matches!(self, Sabotage::Unpoliced | Sabotage::OneLane)
     }
 }
 

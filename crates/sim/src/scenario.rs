@@ -1,6 +1,7 @@
 //! Everything that a seed decides before the first datagram.
 
 use crate::config::SimConfig;
+use crate::flood::Floods;
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
@@ -121,6 +122,8 @@ pub(crate) struct Scenario {
     pub(crate) budgets: Vec<Option<Budget>>,
     /// Whether there is a gateway whose ip:port participants share.
     pub(crate) shares_ip_port: bool,
+    /// Who sends far beyond its limits, and what those are.
+    pub(crate) floods: Option<Floods>,
 }
 
 /// How long nothing new happens at the end, so that all that is on its way arrives.
@@ -145,6 +148,15 @@ const LATEST_COPY: Duration = Duration::from_secs(15);
 const ROOMY: usize = 1 << 16;
 /// Words of a log between data threads that overflows.
 const SMALL_DATA_LOG: Range<usize> = 256..300;
+/// Tables that hold all that is wanted.
+const ROOMY_TABLES: TableLimits = TableLimits {
+    max_routes: 1 << 12,
+    max_groups: 4096,
+    max_subscriptions: 1 << 16,
+    max_subscriptions_per_participant: 1024,
+    max_new_groups_per_participant: 1024,
+    max_flow_pairs: 1 << 16,
+};
 /// From so many participants on they stand in one place and say little, so that one flush has more
 /// sends than a batch holds.
 const THRONG: usize = 500;
@@ -219,8 +231,10 @@ impl Scenario {
             smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
             data_log_words: DATA_WORDS,
             shares_ip_port: false,
+            floods: None,
         };
         scenario.draw_gateway(config);
+        scenario.draw_floods(config);
         scenario.draw_slow_threads(config);
         scenario.draw_short_keys(config);
         scenario.end = end + scenario.slow_paths();
@@ -231,6 +245,19 @@ impl Scenario {
     fn draw_gateway(&mut self, config: &SimConfig) {
         let is_drawn = stream(config.seed, Stream::Gateway).random_bool(0.6);
         self.shares_ip_port = is_drawn && self.downlink == Downlink::Member;
+    }
+
+    /// In some scenarios there are floods, and the relay takes its time for each datagram.
+    fn draw_floods(&mut self, config: &SimConfig) {
+        // Of what a bit was flipped in, nobody can say whose it is.
+        let may_flood = self.weather != Weather::Corrupting && self.participants < THRONG;
+        self.floods = Floods::draw(config, self).filter(|_| may_flood);
+        let Some(floods) = &self.floods else { return };
+        self.receive_queue = floods.receive_queue;
+        let up = floods.budgets.member;
+        for budget in self.budgets.iter_mut().flatten() {
+            (budget.up_packets, budget.up_bits) = (up.up_packets, up.up_bits);
+        }
     }
 
     /// In some scenarios the logs between data threads hold a few updates only, and a thread takes long to
@@ -244,7 +271,8 @@ impl Scenario {
         let takes_all = matches!(self.weather, Weather::Clean | Weather::Reordering)
             && self.receive_queue == ROOMY
             && self.send_failures == 0.0
-            && self.budgets.iter().all(Option::is_none);
+            && self.budgets.iter().all(Option::is_none)
+            && self.floods.is_none();
         if is_drawn && takes_all && config.sabotage.is_none() {
             (self.data_log_words, self.wake_delay) = (words, wake_delay);
             for [_, down] in &mut self.links {
@@ -260,7 +288,8 @@ impl Scenario {
         let rng = &mut stream(config.seed, Stream::Keys);
         let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 1, 2][rng.random_range(0..4)]);
         let is_asked_for = config.sabotage == Some(Sabotage::CountAgain);
-        if is_asked_for || (is_drawn && config.sabotage.is_none()) {
+        let may_be_short = config.sabotage.is_none() && self.floods.is_none();
+        if is_asked_for || (is_drawn && may_be_short) {
             let bursts = if self.habits.burst > 0.0 { GAP_BURSTS } else { 0 };
             let missed = (self.packets_each_second() * self.longest_gap().as_secs_f64()) as u64;
             let most = missed + bursts + GAP_SLACK;
@@ -331,7 +360,7 @@ impl Scenario {
             forgotten: way_up
                 + delivery
                 + self.longest_wait()
-                + self.turn * 4
+                + self.longest_turn() * 4
                 + self.late_copies * 2
                 + SLACK,
             settle: None,
@@ -350,7 +379,29 @@ impl Scenario {
             Mode::Periodic { tick } => tick + self.mode.longest_unread(),
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
-        waits + self.wake_delay + self.turn * 4 + stalled
+        waits + self.wake_delay + self.longest_turn() * 4 + stalled
+    }
+
+    /// What a turn takes, unless it stalls.
+    fn longest_turn(&self) -> Duration {
+        self.turn + self.floods.as_ref().map_or(Duration::ZERO, Floods::longest_turn)
+    }
+
+    /// The longest that a datagram waits in a receive buffer where its lane is not flooded: for the turn
+    /// under way, and the next ones if its lane has more than a quantum.
+    pub(crate) fn longest_unread(&self) -> Duration {
+        let stalled = if self.stalls > 0.0 { self.stall * 2 } else { Duration::ZERO };
+        self.longest_turn() * 2 + self.mode.longest_unread() + stalled
+    }
+
+    /// Whether there is a place for whoever comes.
+    pub(crate) fn has_places(&self) -> bool {
+        self.max_sessions as usize > self.participants
+    }
+
+    /// Whether the tables hold all that is wanted.
+    pub(crate) fn has_roomy_tables(&self) -> bool {
+        self.tables == ROOMY_TABLES
     }
 
     /// How much longer than [`WAITS`] an update may wait for whoever has the slowest path of all. The relay may
@@ -363,6 +414,11 @@ impl Scenario {
     /// The longest way down to any participant.
     pub(crate) fn longest_down(&self) -> Duration {
         self.longest_way(1)
+    }
+
+    /// The longest that what was sent by one participant may be held back, and arrive at once.
+    pub(crate) fn longest_up(&self) -> Duration {
+        self.longest_way(0) + self.longest_hold()
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.
@@ -407,6 +463,9 @@ pub(crate) enum Stream {
     Admission,
     Gateway,
     Roles,
+    Floods,
+    Flooders,
+    Shaping,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
@@ -587,14 +646,7 @@ fn draw_max_sessions(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng
 }
 
 fn draw_tables(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> TableLimits {
-    let mut tables = TableLimits {
-        max_routes: 1 << 12,
-        max_groups: 4096,
-        max_subscriptions: 1 << 16,
-        max_subscriptions_per_participant: 1024,
-        max_new_groups_per_participant: 1024,
-        max_flow_pairs: 1 << 16,
-    };
+    let mut tables = ROOMY_TABLES;
     if fullness == Fullness::Subscriptions {
         let tight = |share: u32, rng: &mut ChaCha8Rng| share + rng.random_range(0..share * 2);
         match rng.random_range(0..3) {

@@ -1,6 +1,7 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
 use crate::config::SimConfig;
+use crate::flood::{FLOODED, Flooder};
 use crate::gateway::Gateway;
 use crate::host::{Host, Read, Waiting};
 use crate::hostile::Hostile;
@@ -57,6 +58,8 @@ pub(crate) enum Step {
     Publish(usize),
     Churn(usize),
     Attack,
+    /// A flooder does what it does next.
+    Flood(usize),
     /// Somebody's token is revoked.
     Revoke,
     /// A participant renews its token, unless it has joined anew since it was to.
@@ -110,6 +113,7 @@ pub(crate) struct World<'a> {
     network: Network,
     pub(crate) host: Host,
     hostile: Hostile,
+    pub(crate) flooders: Vec<Flooder>,
     trace: Trace<'a>,
     saboteur: Saboteur,
     pub(crate) pacing: Pacing,
@@ -126,6 +130,7 @@ pub(crate) struct Tallies {
     pub(crate) leaves: u32,
     pub(crate) crashes: u32,
     pub(crate) attacks: u64,
+    pub(crate) flooded: u64,
     pub(crate) keyless: u64,
     pub(crate) revoked: u32,
     pub(crate) renewed: u32,
@@ -162,12 +167,13 @@ impl<'a> World<'a> {
             network: Network::new(stream(config.seed, Stream::Network), &scenario.links),
             host: Host::new(
                 &scenario,
-                comtrees,
+                comtrees.into_iter().chain(scenario.floods.as_ref().map(|_| FLOODED)).collect(),
                 stream(config.seed, Stream::Host),
                 (tokens.as_ref().and_then(Tokens::trust), config.sabotage),
             ),
             tokens,
             thief: None,
+            flooders: Flooder::all(config, &scenario),
             hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(config.sabotage),
@@ -194,6 +200,9 @@ impl<'a> World<'a> {
         }
         if self.scenario.attack_every.is_some() {
             self.at(self.now, Step::Attack);
+        }
+        for flooder in 0..self.flooders.len() {
+            self.at(self.flooders[flooder].begins(), Step::Flood(flooder));
         }
         if self.tokens.is_some() {
             self.at(FIRST_REVOKED, Step::Revoke);
@@ -240,6 +249,7 @@ impl<'a> World<'a> {
             Step::Publish(participant) => self.publish(participant),
             Step::Churn(participant) => self.churn(participant),
             Step::Attack => self.attack(),
+            Step::Flood(flooder) => self.flood(flooder),
             Step::Revoke => self.revoke(),
             Step::Renew(participant, joined) => self.renew(participant, joined),
             Step::Judge => {
@@ -293,6 +303,7 @@ impl<'a> World<'a> {
     fn send_down(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
         let Some(participant) = self.receiver_at(to, &bytes) else {
             self.network.offer_nowhere(Loss::Unreachable);
+            self.tell_flooder(to, &bytes);
             return self.tell_thief(to, &bytes);
         };
         let datagram = Datagram {
@@ -373,6 +384,9 @@ impl<'a> World<'a> {
         }
         if !self.host.has_room_for(&datagram.bytes) {
             self.network.count_loss(Loss::ReceiveQueueFull);
+            if let Some(participant) = datagram.participant {
+                self.had_no_room(participant, &datagram.bytes);
+            }
             return self.tell_lost(&datagram);
         }
         let Datagram { from, to, bytes, participant, corrupted, .. } = datagram;
@@ -414,7 +428,9 @@ impl<'a> World<'a> {
         for what in turn.broken {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
-        for Read { datagram, is_too_late } in &turn.read {
+        for read in &turn.read {
+            self.police(read);
+            let Read { datagram, is_too_late, .. } = read;
             if let Some(participant) = datagram.participant {
                 let carries = match datagram.corrupted || *is_too_late {
                     true => Vec::new(),
@@ -557,6 +573,7 @@ impl<'a> World<'a> {
             leaves: self.tallies.leaves,
             crashes: self.tallies.crashes,
             attacks: self.tallies.attacks,
+            flooded: self.tallies.flooded,
             keyless: self.tallies.keyless,
             keys_changed: self.host.keys_changed(),
             asks_for_tokens: self.tokens.is_some(),

@@ -19,8 +19,16 @@ fn check(relays: u32, seeds: std::ops::Range<u64>) -> Vec<OverlayReport> {
 
 /// Runs a seed that found something before roles changed in it.
 fn kept(relays: u32, seed: u64) -> OverlayReport {
-    let config = OverlayConfig { roles_change: Some(false), ..OverlayConfig::new(relays, seed) };
-    let report = run_overlay(&config);
+    passes(&OverlayConfig { roles_change: Some(false), ..unshaped(relays, seed) })
+}
+
+/// One that is kept for what happens in it: shaped links would change that.
+fn unshaped(relays: u32, seed: u64) -> OverlayConfig {
+    OverlayConfig { shaping: Some(false), ..OverlayConfig::new(relays, seed) }
+}
+
+fn passes(config: &OverlayConfig) -> OverlayReport {
+    let report = run_overlay(config);
     report.verdict().unwrap_or_else(|problem| panic!("{problem}"));
     report
 }
@@ -184,12 +192,12 @@ fn seeds_of_relays_that_found_something_pass() {
     // A core peer said that it knows the way to another.
     kept(20, 234);
     // A relay that had left the core with a next parent was to take a child into it before that parent.
-    check(3, 43..44);
+    passes(&unshaped(3, 43));
     // Two relays that were each other's parent asked each other for what only the other wanted, and did not say
     // that all was known.
-    check(12, 325..326);
+    passes(&unshaped(12, 325));
     // A data thread heard last from the one that did not know the way any more, and kept that for ever.
-    check(5, 4288..4289);
+    passes(&unshaped(5, 4288));
 }
 
 /// A link whose signs of life were lost, one each way, counted as down.
@@ -203,7 +211,7 @@ fn a_link_outlives_losses_that_are_not_in_a_row() {
 #[test]
 fn a_link_that_is_rightly_found_down_excuses_what_it_was_to_carry() {
     let loss = Some(0.3);
-    let report = run_overlay(&OverlayConfig { link_loss: loss, ..OverlayConfig::new(5, 14) });
+    let report = run_overlay(&OverlayConfig { link_loss: loss, ..unshaped(5, 14) });
     report.verdict().unwrap();
     assert!(report.links_lost > 0 && report.deliveries_excused > 0, "{report:?}");
 }
@@ -213,8 +221,7 @@ fn a_link_that_is_rightly_found_down_excuses_what_it_was_to_carry() {
 fn keys_change_in_sessions_and_on_links() {
     let (mut weather, mut of_sessions) = (BTreeSet::new(), 0);
     for (relays, seed) in [(3, 10), (6, 0), (6, 5), (6, 7), (12, 0)] {
-        let report = run_overlay(&OverlayConfig::new(relays, seed));
-        report.verdict().unwrap_or_else(|problem| panic!("{problem}"));
+        let report = passes(&unshaped(relays, seed));
         assert!(report.link_keys_changed > 30, "{relays} relays, seed {seed}: {report:?}");
         of_sessions += report.keys_changed;
         weather.insert(report.weather);
@@ -258,7 +265,7 @@ fn every_shape_core_weather_and_fault_is_drawn() {
 /// is not counted.
 #[test]
 fn in_clean_weather_nearly_everything_is_expected() {
-    let reports = (0..16).map(|seed| run_overlay(&OverlayConfig::new(4, seed)));
+    let reports = (0..16).map(|seed| run_overlay(&unshaped(4, seed)));
     let clean: Vec<_> = reports.filter(|report| report.weather == "clean").collect();
     assert!(clean.len() >= 3, "{} of the seeds are clean", clean.len());
     for report in clean {
@@ -341,6 +348,46 @@ fn deliveries_in_another_order_are_found() {
 #[test]
 fn what_relays_lose_between_each_other_is_missing() {
     assert!(sabotaged(OverlaySabotage::DropOnLinks(50), |report| report.missing) > 0);
+}
+
+fn shaped(relays: u32, seed: u64) -> OverlayConfig {
+    OverlayConfig { shaping: Some(true), ..OverlayConfig::new(relays, seed) }
+}
+
+/// Something newer has taken the place of what is missing behind a shaped link, all there miss it, it is counted,
+/// and nothing else is missing.
+#[test]
+fn shaped_links_leave_out_what_is_counted_and_superseded_and_nothing_else() {
+    let configs =
+        [(2, 0), (2, 3), (3, 1), (4, 0), (4, 2)].map(|(relays, seed)| shaped(relays, seed));
+    let reports = configs.each_ref().map(passes);
+    let thinned: u64 = reports.iter().map(|report| report.thinned).sum();
+    assert!(thinned > 200, "{thinned} are thinned");
+    assert!(reports.iter().all(|report| report.deliveries_expected > 1000), "{reports:?}");
+}
+
+/// The findings of some seeds with shaped links under a fault.
+fn findings_where_shaped(sabotage: OverlaySabotage) -> Vec<String> {
+    let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..shaped(2, seed) };
+    [0, 3].into_iter().flat_map(|seed| run_overlay(&config(seed)).findings).collect()
+}
+
+#[test]
+fn relays_that_do_not_shape_their_links_are_caught() {
+    let findings = findings_where_shaped(OverlaySabotage::Unshaped);
+    assert!(findings.iter().any(|what| what.contains("bytes left in 100ms")), "{findings:#?}");
+}
+
+#[test]
+fn relays_that_do_not_count_what_shaped_links_leave_out_are_caught() {
+    let findings = findings_where_shaped(OverlaySabotage::ThinUncounted);
+    assert!(findings.iter().any(|what| what.contains("of which relays count 0")), "{findings:#?}");
+}
+
+#[test]
+fn what_is_lost_where_links_are_shaped_is_missing() {
+    let findings = findings_where_shaped(OverlaySabotage::DropOnLinks(50));
+    assert!(findings.iter().any(|what| what.contains("is missing at")), "{findings:#?}");
 }
 
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the

@@ -5,7 +5,20 @@ use std::collections::BTreeSet;
 
 /// Runs seeds to their verdict; returns the reports.
 fn check(seeds: std::ops::Range<u64>) -> Vec<Report> {
-    let reports: Vec<_> = seeds.map(|seed| run(&SimConfig::new(seed))).collect();
+    check_all(seeds.map(SimConfig::new))
+}
+
+/// The same for seeds that are kept for what happens in them: a flood would change it.
+fn check_without_floods(seeds: std::ops::Range<u64>) -> Vec<Report> {
+    check_all(seeds.map(without_floods))
+}
+
+fn without_floods(seed: u64) -> SimConfig {
+    SimConfig { floods: Some(false), ..SimConfig::new(seed) }
+}
+
+fn check_all(configs: impl Iterator<Item = SimConfig>) -> Vec<Report> {
+    let reports: Vec<_> = configs.map(|config| run(&config)).collect();
     let problems: Vec<_> = reports.iter().filter_map(|report| report.verdict().err()).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
     // The verdict means little where nothing had to be delivered: a few participants in a full
@@ -40,46 +53,46 @@ fn seeds_30_to_39_pass() {
 #[test]
 fn seeds_that_found_something_pass() {
     // A connect that was passed to another data thread came again, and opened a second session.
-    check(292..293);
-    check(404..405);
+    check_without_floods(292..293);
+    check_without_floods(404..405);
     // An update was doubled on its way up, and the first of what came of it lost on its way down.
-    check(4675..4676);
+    check_without_floods(4675..4676);
     // What was sealed with a group key before it was told came after it.
-    check(2204..2205);
-    check(7205..7206);
+    check_without_floods(2204..2205);
+    check_without_floods(7205..7206);
     // Round trips took longer than it was from one keepalive to the next.
-    check(14..15);
+    check_without_floods(14..15);
     // Copies of the handshake came up to 15 s late.
-    check(181..182);
-    check(482..483);
-    check(145..146);
+    check_without_floods(181..182);
+    check_without_floods(482..483);
+    check_without_floods(145..146);
     // Updates were lost on the way to a data thread, and who missed them joined on another one since.
-    check(310_365..310_366);
-    check(312_643..312_644);
+    check_without_floods(310_365..310_366);
+    check_without_floods(312_643..312_644);
     // Delays that differed by up to 200 ms were taken for a queue, and the rate fell until what waited came too late.
-    check(312_630..312_631);
+    check_without_floods(312_630..312_631);
     // An application that had no session yet was sent what was for the one before it, by another token.
-    check(406_845..406_846);
+    check_without_floods(406_845..406_846);
     // A late copy of an older update took the place of a newer one, for receivers that had come since.
-    check(407_457..407_458);
-    check(415_426..415_427);
+    check_without_floods(407_457..407_458);
+    check_without_floods(415_426..415_427);
     // A participant wanted another group instead of its only one, and looked as before: that got the same place in
     // the table. What waited for the old one was sent still.
-    check(412_792..412_793);
+    check_without_floods(412_792..412_793);
     // When that was mended, those who wanted the same groups of two comtrees were taken for alike at first.
-    check(420_003..420_004);
-    check(313_214..313_215);
+    check_without_floods(420_003..420_004);
+    check_without_floods(313_214..313_215);
     // There, what such a path left out was told as lost between data threads.
-    check(357_889..357_890);
+    check_without_floods(357_889..357_890);
     // Somebody went to another data thread while an update was on its way, and got it there.
-    check(386_022..386_023);
+    check_without_floods(386_022..386_023);
     // What was for another who had the ip:port before counted as heard without the right to.
-    check(11_716..11_717);
-    check(11_958..11_959);
+    check_without_floods(11_716..11_717);
+    check_without_floods(11_958..11_959);
     // An update that was read 408 ms after a newer one of its flow took its place, as it may.
-    check(362_411..362_412);
+    check_without_floods(362_411..362_412);
     // The socket had no room for the first copy of an update, and the second came when its key was gone.
-    check(481_521..481_522);
+    check_without_floods(481_521..481_522);
 }
 
 #[test]
@@ -99,7 +112,7 @@ fn a_flush_to_more_receivers_than_a_batch_takes_reaches_them_all() {
 fn a_slow_data_thread_loses_what_is_counted_and_nothing_else() {
     // Three data threads with a tick, and four without.
     for seed in [76, 229] {
-        let report = run(&SimConfig::new(seed));
+        let report = run(&without_floods(seed));
         assert_eq!(report.verdict(), Ok(()));
         let counted = report.relay.drops.get("siblings_full").copied().unwrap_or(0);
         let lost = report.lost_between_threads;
@@ -197,7 +210,7 @@ fn a_relay_that_starves_a_flow_is_caught() {
 /// On both sides, in bad weather too, and where somebody moves.
 #[test]
 fn keys_change_many_times_in_a_run_and_nothing_is_lost_for_it() {
-    let reports = [44..45, 49..51, 65..67].map(check).concat();
+    let reports = [44..45, 49..51, 65..67].map(check_without_floods).concat();
     let changed: Vec<_> = reports.iter().filter(|report| report.keys_changed > 30).collect();
     assert_eq!(changed.len(), reports.len(), "keys change seldom");
     let some = |is_it: fn(&Report) -> bool| changed.iter().any(|report| is_it(report));
@@ -217,7 +230,8 @@ fn a_relay_that_counts_again_with_another_key_is_caught() {
 /// Where a relay asks for tokens, they grant a part, are revoked, renewed and stolen, and end.
 #[test]
 fn tokens_let_in_grant_end_and_are_renewed() {
-    let reports = [3002..3003, 3017..3018, 3033..3034, 3061..3062].map(check).concat();
+    let reports =
+        [3002..3003, 3017..3018, 3033..3034, 3061..3062].map(check_without_floods).concat();
     let made = |count: fn(&Report) -> u32| reports.iter().map(count).sum::<u32>();
     assert!(reports.iter().all(|report| report.asks_for_tokens));
     assert!(made(|report| report.tokens_revoked) >= 5, "few tokens are revoked");
@@ -229,6 +243,44 @@ fn tokens_let_in_grant_end_and_are_renewed() {
     {
         let is_there = |report: &Report| report.relay.drops.contains_key(reason);
         assert!(reports.iter().any(is_there), "nothing is dropped as {reason}");
+    }
+}
+
+/// Insiders and strangers send far more than they may for a while. The verdict is that of all seeds, and that
+/// nobody else is policed, nor waits longer or is refused because of what comes by another lane.
+#[test]
+fn floods_are_policed_and_cost_others_nothing() {
+    let config = |seed| SimConfig { floods: Some(true), ..SimConfig::new(seed) };
+    let reports = check_all([1, 3, 10, 11].into_iter().map(config));
+    assert!(reports.iter().all(|report| report.flooded > 1000), "too little for a flood");
+    for reason in ["over_budget", "subscribe_rate", "strangers_queue_full", "forged"] {
+        let is_there = |report: &Report| report.relay.drops.contains_key(reason);
+        assert!(reports.iter().any(is_there), "nothing is dropped as {reason}");
+    }
+}
+
+#[test]
+fn some_of_the_seeds_that_tests_run_have_floods() {
+    let reports = (0..16).map(|seed| run(&quick(seed)));
+    let flooded = reports.filter(|report| report.flooded > 0).count();
+    assert!((2..12).contains(&flooded), "{flooded} of 16");
+}
+
+#[test]
+fn a_relay_that_polices_nobody_is_caught() {
+    let config = SimConfig { sabotage: Some(Sabotage::Unpoliced), ..quick(3) };
+    let report = run(&config);
+    let is_found = |what: &String| what.contains("of a flood") && what.contains("were taken in");
+    assert!(report.findings.iter().any(is_found), "{report:#?}");
+}
+
+#[test]
+fn a_relay_with_one_lane_for_all_is_caught() {
+    let config = |seed| SimConfig { sabotage: Some(Sabotage::OneLane), ..SimConfig::new(seed) };
+    let findings: Vec<_> =
+        [22, 23].into_iter().flat_map(|seed| run(&config(seed)).findings).collect();
+    for what in ["cost participant", "ms to be read, not"] {
+        assert!(findings.iter().any(|one| one.contains(what)), "no {what}: {findings:#?}");
     }
 }
 
@@ -270,7 +322,7 @@ fn a_failing_verdict_ends_with_the_command_that_replays_it() {
 #[test]
 fn in_clean_weather_nobody_lacks_a_group_key() {
     for seed in [6, 19, 24] {
-        let report = run(&SimConfig::new(seed));
+        let report = run(&without_floods(seed));
         let made = report.relay.totals["group_keys_made"];
         assert!(report.weather == "clean" && made > 0, "seed {seed} has no such world any more");
         assert_eq!(report.keyless, 0, "seed {seed}");

@@ -30,6 +30,10 @@ pub struct OverlayConfig {
     /// seed if not given. If it is asked for, there are no other planned moves, nothing is broken, links between
     /// relays are slow, and much is published.
     pub roles_change: Option<bool>,
+    /// Whether links between relays have a capacity for a while that is less than they are to carry; drawn from the
+    /// seed if not given. Then nothing is broken, no roles change, much is published, and at most 16 participants are
+    /// drawn. There is none in runs of less than 28 seconds.
+    pub shaping: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -53,6 +57,10 @@ pub enum OverlaySabotage {
     ForgottenRoles(u32),
     /// Relays that join a meshed core, or leave it, are core peers of others at once, and never next peers.
     PeersAtOnce,
+    /// Relays are not told of the capacity of links that are shaped.
+    Unshaped,
+    /// Updates that relays leave out are not counted.
+    ThinUncounted,
 }
 
 impl OverlaySabotage {
@@ -60,6 +68,11 @@ impl OverlaySabotage {
     pub(crate) fn is_of_roles(self) -> bool {
         use OverlaySabotage::{ForgottenRoles, HastyRoles, PeersAtOnce, RolesInReverse};
         matches!(self, HastyRoles | RolesInReverse | ForgottenRoles(_) | PeersAtOnce)
+    }
+
+    /// Whether it is one of shaped links, which are there then.
+    pub(crate) fn is_of_shaping(self) -> bool {
+        matches!(self, OverlaySabotage::Unshaped | OverlaySabotage::ThinUncounted)
     }
 }
 
@@ -74,6 +87,7 @@ impl OverlayConfig {
             expiry: None,
             link_loss: None,
             roles_change: None,
+            shaping: None,
             sabotage: None,
         }
     }
@@ -86,6 +100,9 @@ impl OverlayConfig {
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        if let Some(shaping) = self.shaping {
+            let _ = write!(command, " --shaping {shaping}");
         }
         command
     }

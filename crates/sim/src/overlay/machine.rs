@@ -427,6 +427,6 @@ fn branch_id(
     Some(BranchId { comtree, link: key_of(other), thread: scenario.calls[link].0 })
 }
 
-fn key_of(relay: usize) -> PublicKey {
+pub(crate) fn key_of(relay: usize) -> PublicKey {
     *identity(relay).public()
 }

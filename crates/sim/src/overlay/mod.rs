@@ -20,6 +20,7 @@ mod roles;
 mod run;
 mod scenario;
 mod shape;
+mod shaping;
 mod world;
 
 pub use config::{MAX_RELAYS, OverlayConfig, OverlaySabotage};

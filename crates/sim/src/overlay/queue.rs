@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Word(usize),
     /// A relay is given a change.
     Change(usize, Box<Change>),
+    /// By its number in the scenario: a link is shaped from now on, or not any more.
+    Shape(usize, bool),
     Heal,
     LeaveAll,
 }

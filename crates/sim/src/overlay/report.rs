@@ -38,6 +38,8 @@ pub struct OverlayReport {
     pub deliveries_expected: u64,
     /// Pairs that did not come about because of a fault on their way.
     pub deliveries_excused: u64,
+    /// Pairs that did not come about because a link was shaped below what it was to carry, or a path bore no more.
+    pub thinned: u64,
     /// Pairs that did not come about, and whose receiver left or wanted less meanwhile.
     pub deliveries_unsettled: u64,
     /// Pairs that came about, among them those that only might.
@@ -143,6 +145,7 @@ impl OverlayReport {
             unicasts: tally.unicasts,
             deliveries_expected: tally.expected,
             deliveries_excused: tally.excused,
+            thinned: tally.thinned,
             deliveries_unsettled: tally.unsettled,
             deliveries: tally.deliveries,
             missing: tally.missing,

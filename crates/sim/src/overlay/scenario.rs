@@ -4,6 +4,7 @@ use super::config::{OverlayConfig, OverlaySabotage};
 use super::meshes::{draw_mesh_reloads, join_threads};
 use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
+use super::shaping::{self, Shaped};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
@@ -111,6 +112,8 @@ pub(crate) struct Scenario {
     pub(crate) faults: Vec<Fault>,
     pub(crate) moves: Vec<Move>,
     pub(crate) reloads: Vec<Reload>,
+    /// Links that are shaped for a while.
+    pub(crate) shaped: Vec<Shaped>,
     pub(crate) patience: Patience,
     /// From here on nothing is broken any more.
     pub(crate) calm_from: Time,
@@ -149,11 +152,13 @@ impl Scenario {
         let (links, mut trees) = draw(relays, rng);
         let links = cycle(config, links, &mut trees);
         let drawn = (config.relays * rng.random_range(3..9)).clamp(6, MOST_PARTICIPANTS);
+        let is_shaped = shaping::is_drawn(config);
+        let drawn = if is_shaped { shaping::few(drawn) } else { drawn };
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
             Some(_) => Weather::Lossy,
-            None if is_sabotaged || asks_for_roles(config) => Weather::Clean,
+            None if is_sabotaged || is_shaped || asks_for_roles(config) => Weather::Clean,
             None => draw_weather(rng),
         };
         let (is_slow, wires) = (rng.random_bool(0.2), 0..participants + links.ends().len());
@@ -164,7 +169,8 @@ impl Scenario {
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
-        let is_whole = is_sabotaged || asks_for_roles(config) || config.link_loss.is_some();
+        let is_whole =
+            is_sabotaged || is_shaped || asks_for_roles(config) || config.link_loss.is_some();
         let breaks = !is_whole && rng.random_bool(0.4);
         let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
         let mut scenario = Scenario {
@@ -191,6 +197,7 @@ impl Scenario {
             faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
             moves: Vec::new(),
             reloads: Vec::new(),
+            shaped: Vec::new(),
             patience: Patience::default(),
             calm_from,
             quiet_from: leave_at - QUIET.min(calm / 2),
@@ -200,7 +207,11 @@ impl Scenario {
             links,
             trees,
         };
-        let may_move = !is_sabotaged && !asks_for_roles(config);
+        if is_shaped {
+            shaping::busy(&mut scenario.habits);
+            scenario.shaped = shaping::draw(config, &scenario);
+        }
+        let may_move = !is_sabotaged && !is_shaped && !asks_for_roles(config);
         if may_move && scenario.faults.is_empty() && !scenario.loses() {
             scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
         }
@@ -241,6 +252,7 @@ impl Scenario {
         let (is_drawn, is_full) = (rng.random_bool(0.7), rng.random_bool(0.4));
         let is_steady = config.link_loss.is_none() && config.sabotage.is_none();
         let is_asked_for = asks_for_roles(config);
+        let is_steady = is_steady && self.shaped.is_empty();
         let may_change = is_drawn && is_steady && config.roles_change.is_none();
         if !is_asked_for && !may_change {
             return;

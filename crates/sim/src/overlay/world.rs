@@ -9,6 +9,7 @@ use super::progress::Reloads;
 use super::proofs::Proofs;
 use super::queue::{Datagram, Queue, Step};
 use super::scenario::{Element, Move, Scenario, access_sabotage};
+use super::shaping::Lately;
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
@@ -67,6 +68,8 @@ pub(crate) struct World<'a> {
     pub(crate) reloads: Reloads,
     /// Whether each link is cut.
     cut: Vec<bool>,
+    /// What left over each shaped link.
+    pub(crate) lately: Vec<Lately>,
     pub(crate) trace: Trace<'a>,
     saboteur: Saboteur,
 }
@@ -102,6 +105,7 @@ impl<'a> World<'a> {
                 .collect(),
             reloads: Reloads::new(&scenario),
             cut: vec![false; scenario.links.ends().len()],
+            lately: scenario.shaped.iter().map(|_| Lately::default()).collect(),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(access_sabotage(config.sabotage)),
             rng,
@@ -129,6 +133,7 @@ impl<'a> World<'a> {
             self.at(self.scenario.moves[number].at, Step::Succeed(number));
         }
         self.plan_reloads();
+        self.plan_shaping();
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.scenario.leave_at, Step::LeaveAll);
         self.at(self.now, Step::Judge);
@@ -177,6 +182,7 @@ impl<'a> World<'a> {
                 let refused = self.machines[relay].take(at, &change);
                 self.changed(relay, refused);
             }
+            Step::Shape(number, begins) => self.shape(number, begins),
             Step::Heal => self.network.heal(),
             Step::LeaveAll => self.leave_all(),
         }
@@ -232,6 +238,7 @@ impl<'a> World<'a> {
                 self.model.broken(self.now, || format!("relay {relay} sends to {to}"));
                 return self.network.offer_nowhere(Loss::Unreachable);
             };
+            self.check_shaped(link, direction, bytes.len());
             self.tallies.over_links += 1;
             let wire = self.scenario.wire_of_link(link);
             let is_dropped = match self.config.sabotage {
@@ -442,7 +449,8 @@ impl<'a> World<'a> {
             .into_iter()
             .map(|reason| counters.dropped(reason))
             .sum();
-        self.model.judge(now, left_out);
+        let is_hidden = self.config.sabotage == Some(OverlaySabotage::ThinUncounted);
+        self.model.judge(now, if is_hidden { 0 } else { left_out });
     }
 
     /// What a relay holds grows with what there is, not with what has happened.

@@ -2,9 +2,11 @@
 
 use super::{Model, Received};
 use crate::network::Direction;
-use crate::overlay::scenario::Element;
-use crate::overlay::shape::Tree;
+use crate::overlay::scenario::{Element, Scenario};
+use crate::overlay::shape::{Hop, Tree};
+use crate::overlay::shaping::WAITS;
 use canopy_wire::{Address, Comtree, Level, Time};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An update whose time is over is remembered for so long.
@@ -41,6 +43,12 @@ pub(super) struct Update {
     pub(super) others: Vec<(usize, u32)>,
     /// Where a datagram with it was lost.
     pub(super) lost: Vec<(usize, Direction)>,
+}
+
+/// How long an update takes at most that was published then: it may wait for every shaped link.
+fn deliver_of(scenario: &Scenario, published: Time) -> Duration {
+    let shaped = scenario.shaped.iter().filter(|one| one.concerns(published));
+    scenario.patience.deliver + WAITS * shaped.count() as u32
 }
 
 impl Model {
@@ -102,8 +110,10 @@ impl Model {
     /// What one publisher sends comes in its order, where the network keeps it.
     fn check_order(&mut self, now: Time, number: usize, id: u64) {
         let Some(update) = self.update(id) else { return };
-        let (publisher, is_group) = (update.publisher, update.dst.is_group());
-        let flow = (publisher, is_group || !self.scenario.ways_change());
+        let (publisher, dst) = (update.publisher, update.dst);
+        let (is_group, dst) =
+            (dst.is_group(), Some(dst).filter(|_| !self.scenario.shaped.is_empty()));
+        let flow = (publisher, is_group || !self.scenario.ways_change(), dst);
         let before = self.seats[number].heard.insert(flow, id);
         // A unicast whose way turns from two links to one may overtake what is on the longer way.
         let keeps_order =
@@ -125,7 +135,7 @@ impl Model {
     /// its order too. `left_out` is how many the relays say that they have left out.
     pub(crate) fn judge(&mut self, now: Time, left_out: u64) {
         while let Some(update) = self.updates.get_mut(self.judged) {
-            if update.at + self.patience.deliver >= now {
+            if update.at + deliver_of(&self.scenario, update.at) >= now {
                 break;
             }
             let due = std::mem::take(&mut update.due);
@@ -134,24 +144,39 @@ impl Model {
             self.judged += 1;
         }
         while self.judged > 0
-            && self.updates.front().is_some_and(|one| one.at + self.patience.deliver + LATE < now)
+            && self
+                .updates
+                .front()
+                .is_some_and(|one| one.at + deliver_of(&self.scenario, one.at) + LATE < now)
         {
             self.updates.pop_front();
             self.first += 1;
             self.judged -= 1;
         }
+        let dropped = self.tally.dropped_on_links;
+        if dropped > left_out {
+            self.broken(now, || {
+                format!(
+                    "shaped links leave out {dropped} updates, of which relays count {left_out}"
+                )
+            });
+        }
     }
 
-    fn judge_update(&mut self, number: usize, due: &[Due], left_out: u64) {
+    fn judge_update(&mut self, number: usize, all: &[Due], left_out: u64) {
         let (id, update) = (self.first + number as u64, &self.updates[number]);
-        for due in due {
+        let mut dropped_on = BTreeSet::new();
+        for due in all {
             if due.got {
                 self.tally.expected += 1;
             } else if !self.is_still_due(update, due) {
                 self.tally.unsettled += 1;
             } else if self.is_excused(update, due) {
                 self.tally.excused += 1;
-            } else if self.tally.thinned < left_out {
+            } else if let Some(link) = self.dropped_on(number, due, all) {
+                dropped_on.insert(link);
+                self.tally.thinned += 1;
+            } else if self.tally.thinned < left_out && self.scenario.shaped.is_empty() {
                 self.tally.thinned += 1;
                 self.tally.excused += 1;
             } else {
@@ -167,6 +192,32 @@ impl Model {
                 });
             }
         }
+        self.tally.dropped_on_links += dropped_on.len() as u64;
+    }
+
+    /// The shaped link that has left out an update for somebody, if one may have: on its way, something newer of
+    /// the flow has taken its place, and nobody behind that link has got it. What is for one participant's eyes
+    /// is never left out.
+    fn dropped_on(&self, number: usize, due: &Due, all: &[Due]) -> Option<Hop> {
+        let update = &self.updates[number];
+        let shaped = self.scenario.shaped.iter().filter(|one| one.concerns(update.at));
+        let shaped: Vec<Hop> = shaped.map(|one| (one.link, one.direction)).collect();
+        if shaped.is_empty() || !update.dst.is_group() {
+            return None;
+        }
+        let until = update.at + deliver_of(&self.scenario, update.at);
+        let takes_its_place = |later: &Update| {
+            (later.publisher, later.dst) == (update.publisher, update.dst) && later.at <= until
+        };
+        if !self.updates.range(number + 1..).any(takes_its_place) {
+            return None;
+        }
+        let tree = self.scenario.trees.iter().find(|tree| tree.comtree == update.comtree)?;
+        let passes = |link: &Hop, to: usize| {
+            tree.path(&self.scenario.links, update.relay, to).contains(link)
+        };
+        let is_closed = |link: &Hop| !all.iter().any(|one| one.got && passes(link, one.relay));
+        shaped.into_iter().find(|link| passes(link, due.relay) && is_closed(link))
     }
 
     /// Whether whoever has to get it is still there and still wants it.

@@ -29,6 +29,8 @@ pub(crate) struct Tally {
     pub(crate) excused: u64,
     /// Those of them that only the path explains: no more than the relays say that they have left out.
     pub(crate) thinned: u64,
+    /// How often shaped links left out an update, as it seems from who misses it.
+    pub(crate) dropped_on_links: u64,
     /// What did not come, and whose receiver left or changed its mind meanwhile.
     pub(crate) unsettled: u64,
     pub(crate) deliveries: u64,
@@ -51,6 +53,10 @@ impl Tally {
     }
 }
 
+/// On which updates keep their order: their publisher, in which of its epochs, and whether to a group. What waits
+/// for a shaped link is in order within its flow only.
+type Way = ((usize, u32), bool, Option<Address>);
+
 /// A participant, as far as the model knows it.
 struct Seat {
     comtree: Comtree,
@@ -61,9 +67,8 @@ struct Seat {
     /// Since when it is connected.
     connected: Option<Time>,
     interests: BTreeMap<Group, Interest>,
-    /// The last update that it got from each publisher, in each of that one's epochs, and whether to a
-    /// group.
-    heard: BTreeMap<((usize, u32), bool), u64>,
+    /// The last update that it got on each way.
+    heard: BTreeMap<Way, u64>,
 }
 
 /// An update as its receiver's application gets it.
