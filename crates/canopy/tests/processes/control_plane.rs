@@ -1,6 +1,7 @@
 //! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
 
 use crate::support::{Server, canopy, get_until, round_trace, run};
+use canopy_client::join::Ask;
 use canopy_client::{Client, ClientKey, Event, Group, JoinBuilder, Level, Participant};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     controller: Option<Server>,
+    /// More flags of the controller.
+    more: Vec<String>,
     listen: SocketAddr,
     key: String,
 }
@@ -28,7 +31,8 @@ impl Cluster {
         let controller = start_controller_with(folder.path(), "127.0.0.1:0", more);
         let key = controller.ready["key"].as_str().unwrap().to_owned();
         let listen = controller.address("listen");
-        Cluster { folder, controller: Some(controller), listen, key }
+        let more = more.iter().map(|flag| (*flag).to_owned()).collect();
+        Cluster { folder, controller: Some(controller), more, listen, key }
     }
 
     fn path(&self, name: &str) -> String {
@@ -145,18 +149,20 @@ impl Cluster {
         Client::join(self.listen, key, "w").measure(Duration::ZERO)
     }
 
-    fn kill_controller(&mut self) {
+    /// How to ask the controller about the world `w`.
+    pub(crate) fn asking(&self) -> Ask {
+        Ask::new(self.listen.to_string(), self.key.parse().unwrap(), "w".to_owned())
+    }
+
+    pub(crate) fn kill_controller(&mut self) {
         self.controller.take().unwrap().kill();
     }
 
-    fn restart_controller(&mut self) {
+    pub(crate) fn restart_controller(&mut self) {
         let listen = self.listen.to_string();
-        self.controller = Some(start_controller(self.folder.path(), &listen));
+        let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
+        self.controller = Some(start_controller_with(self.folder.path(), &listen, &more));
     }
-}
-
-fn start_controller(folder: &Path, listen: &str) -> Server {
-    start_controller_with(folder, listen, &[])
 }
 
 fn start_controller_with(folder: &Path, listen: &str, more: &[&str]) -> Server {

@@ -18,6 +18,7 @@ mod restart;
 mod scale;
 mod shell;
 mod slow_receivers;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;
