@@ -1,5 +1,5 @@
-//! `/metrics` in the Prometheus text format, `/healthz`, and `/talkers`: who sends the most; beside them
-//! `/net`.
+//! `/metrics` in the Prometheus text format, `/healthz`, `/talkers` and `/thinned`: who sends the most, and who is
+//! thinned most; beside them `/net`.
 
 mod links;
 
@@ -9,7 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use canopy_node::{Health, RelayWatch, TalkerReport, ThreadStatus};
+use canopy_node::{Health, RelayWatch, TalkerReport, ThinnedReport, ThreadStatus};
 use canopy_relay::{BranchStatus, ComtreeCounters, ComtreeStatus, Talker};
 use canopy_wire::{Comtree, DropReason};
 use links::{LinkMetrics, LoadMetrics};
@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Serves `/metrics`, `/healthz`, `/talkers` and `/net` of a relay.
+/// Serves `/metrics`, `/healthz`, `/talkers`, `/thinned` and `/net` of a relay.
 pub(crate) fn router(watch: RelayWatch, net: SharedNet) -> Router {
     let started = SystemTime::now();
-    let (health_of, talkers_of) = (watch.clone(), watch.clone());
+    let (health_of, talkers_of, thinned_of) = (watch.clone(), watch.clone(), watch.clone());
     let net_page = net::router(watch.clone(), net.clone());
     let metrics = move || async move {
         let headers =
@@ -41,10 +41,16 @@ pub(crate) fn router(watch: RelayWatch, net: SharedNet) -> Router {
         let talkers: Vec<_> = talkers.iter().map(TalkerReport::from).collect();
         Json(serde_json::json!({ "talkers": talkers }))
     };
+    let thinned = move || async move {
+        let thinned = thinned_of.status().thinned;
+        let thinned: Vec<_> = thinned.iter().map(ThinnedReport::from).collect();
+        Json(serde_json::json!({ "thinned": thinned }))
+    };
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/talkers", get(talkers))
+        .route("/thinned", get(thinned))
         .merge(net_page)
 }
 

@@ -129,11 +129,11 @@ fn a_relay_is_healthy_until_it_drains() {
 }
 
 /// Asks `canopy top` until it says what is wanted.
-fn top_until(relay: &Server, flag: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+fn top_until(relay: &Server, flags: &[&str], is_wanted: impl Fn(&str) -> bool) -> String {
     let address = relay.address("metrics").to_string();
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let output = run(&["top", &address, "--once", flag]);
+        let output = run(&[&["top", &address, "--once"], flags].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         if is_wanted(&text) {
@@ -161,7 +161,7 @@ fn who_sends_too_much_is_named_by_top_and_in_the_log() {
             std::thread::sleep(Duration::from_millis(2));
         }
     });
-    let text = top_until(&relay, "--json", |text| {
+    let text = top_until(&relay, &["--json"], |text| {
         let told: Value = serde_json::from_str(text).unwrap();
         told["talkers"][0]["dropped"].as_u64() > Some(0)
     });
@@ -179,6 +179,43 @@ fn who_sends_too_much_is_named_by_top_and_in_the_log() {
     let output = run(&["top", "127.0.0.1:9", "--once"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("--metrics"), "{error}");
+}
+
+#[test]
+fn who_is_thinned_is_named_by_top_with_what_it_lacks() {
+    let flags = ["--metrics", "127.0.0.1:0", "--threads", "1", "--member-down-packets", "20"];
+    let relay = Server::relay(&flags);
+    let to = relay.address("relay").to_string();
+    let mut subscriber = canopy(&["sub", "--relay", &to, "7"]);
+    let mut subscriber =
+        subscriber.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be run");
+    let mut publisher = canopy(&["pub", "--relay", &to, "7"]);
+    let mut publisher =
+        publisher.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it can be run");
+    let mut lines = publisher.stdin.take().unwrap();
+    // Until nobody reads them any more.
+    let writer = std::thread::spawn(move || {
+        while lines.write_all(&b"x\n".repeat(2)).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let text = top_until(&relay, &["--thinned", "--json"], |text| {
+        let told: Value = serde_json::from_str(text).unwrap();
+        told["thinned"][0]["dropped"]["thinned"].as_u64() > Some(50)
+    });
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let one = &told["thinned"][0];
+    assert_eq!(one["budget_updates"], 20, "{text}");
+    assert_eq!(one["because"], "admitted", "{text}");
+    let (demand, delivered) = (one["demand"].as_u64().unwrap(), one["delivered"].as_u64().unwrap());
+    assert!((10..=30).contains(&delivered) && demand > 70, "{text}");
+    let table = top_until(&relay, &["--thinned"], |text| text.contains(" thinned"));
+    assert!(table.contains("20/s") && table.contains("admitted"), "{table}");
+    publisher.kill().unwrap();
+    publisher.wait().unwrap();
+    subscriber.kill().unwrap();
+    subscriber.wait().unwrap();
+    writer.join().unwrap();
 }
 
 #[test]

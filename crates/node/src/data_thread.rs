@@ -190,6 +190,7 @@ impl DataThread {
             let links = refill(&mut slot.links, relay.links());
             let branches = refill(&mut slot.branches, relay.branches());
             let talkers = refill(&mut slot.talkers, relay.talkers().iter().copied());
+            let thinned = refill(&mut slot.thinned, relay.thinned().iter().copied());
             *slot = ThreadStatus {
                 at: self.clock.now(),
                 counters: relay.counters().clone(),
@@ -202,6 +203,7 @@ impl DataThread {
                 branches,
                 routes: relay.routes(),
                 talkers,
+                thinned,
                 sent: self.sockets.sent,
                 sending: self.sockets.sending,
                 cpu: thread_cpu_time(),

@@ -13,7 +13,7 @@ mod watch;
 
 pub use config::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 pub use inspect::{Inspection, MAX_LISTED};
-pub use report::{RelayReport, TalkerReport, drops_of};
+pub use report::{RelayReport, TalkerReport, ThinnedDrops, ThinnedReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;

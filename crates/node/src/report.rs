@@ -1,8 +1,8 @@
 //! A relay's totals, as `--json` prints them.
 
 use crate::watch::ThreadStatus;
-use canopy_relay::{ComtreeStatus, Counters, Talker};
-use canopy_wire::DropReason;
+use canopy_relay::{ComtreeStatus, Counters, Talker, ThinnedReceiver};
+use canopy_wire::{Bound, DropReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,6 +26,7 @@ pub struct RelayReport {
     drops: BTreeMap<&'static str, u64>,
     comtrees: Vec<ComtreeReport>,
     talkers: Vec<TalkerReport>,
+    thinned: Vec<ThinnedReport>,
 }
 
 /// One of those who sent the most in the last second.
@@ -50,6 +51,72 @@ impl From<&Talker> for TalkerReport {
         let Talker { comtree, address, path, bits, updates, dropped } = *talker;
         let (address, from) = (address.to_string(), path.remote);
         TalkerReport { comtree: comtree.0, address, from, bits, updates, dropped }
+    }
+}
+
+/// One of the receivers that were thinned most in the last second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThinnedReport {
+    /// The comtree that it receives on.
+    pub comtree: u32,
+    /// Its address there; a neighbour relay's is its site's.
+    pub address: String,
+    /// Its ip:port.
+    pub at: SocketAddr,
+    /// Bits and updates a second that it may be sent; 0 is no limit.
+    pub budget_bits: u64,
+    /// See `budget_bits`.
+    pub budget_updates: u64,
+    /// What bounds that: `admitted`, `asked`, `path` or `link`; `nothing` if it has been given all meanwhile.
+    pub because: String,
+    /// Updates a second that were meant for it.
+    pub demand: u64,
+    /// Updates a second that it was sent.
+    pub delivered: u64,
+    /// Updates a second that were dropped.
+    pub dropped: ThinnedDrops,
+}
+
+/// By class and reason. Updates that are important, or for one endpoint's eyes, are urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThinnedDrops {
+    /// Something newer took their place, or it was not their turn.
+    pub thinned: u64,
+    /// The same, of urgent ones.
+    pub urgent_thinned: u64,
+    /// They were kept no more when their turn came.
+    pub waited_too_long: u64,
+    /// The same, of urgent ones.
+    pub urgent_waited_too_long: u64,
+}
+
+impl From<&ThinnedReceiver> for ThinnedReport {
+    fn from(receiver: &ThinnedReceiver) -> ThinnedReport {
+        let ThinnedReceiver { comtree, address, path, budget, because, delivered, left_out } =
+            *receiver;
+        let because = match because {
+            None => "link",
+            Some(Bound::Admitted) => "admitted",
+            Some(Bound::Asked) => "asked",
+            Some(Bound::Path) => "path",
+            Some(_) => "nothing",
+        };
+        ThinnedReport {
+            comtree: comtree.0,
+            address: address.to_string(),
+            at: path.remote,
+            budget_bits: budget.bits,
+            budget_updates: budget.updates,
+            because: because.to_owned(),
+            demand: receiver.demand(),
+            delivered,
+            dropped: ThinnedDrops {
+                thinned: left_out.thinned,
+                urgent_thinned: left_out.urgent_thinned,
+                waited_too_long: left_out.waited_too_long,
+                urgent_waited_too_long: left_out.urgent_waited_too_long,
+            },
+        }
     }
 }
 
@@ -97,6 +164,7 @@ impl RelayReport {
             drops: drops_of(&status.counters),
             comtrees: status.comtrees.iter().map(ComtreeReport::from).collect(),
             talkers: status.talkers.iter().map(TalkerReport::from).collect(),
+            thinned: status.thinned.iter().map(ThinnedReport::from).collect(),
         }
     }
 }

@@ -4,8 +4,8 @@
 use crate::inspect::Inspection;
 use canopy_net::{Clock, SendReport, Waker};
 use canopy_relay::{
-    BranchStatus, Change, ComtreeStatus, Counters, LinkStatus, MAX_TALKERS, Refusal, Talker, Trust,
-    UnixTime,
+    BranchStatus, Change, ComtreeStatus, Counters, LinkStatus, MAX_TALKERS, MAX_THINNED, Refusal,
+    Talker, ThinnedReceiver, Trust, UnixTime,
 };
 use canopy_wire::Time;
 use core::cmp::Reverse;
@@ -51,6 +51,8 @@ pub struct ThreadStatus {
     pub routes: u32,
     /// Who sent the most in the last second, the heaviest first.
     pub talkers: Vec<Talker>,
+    /// Who was thinned most in the last second, the most first.
+    pub thinned: Vec<ThinnedReceiver>,
     /// What the send engine did.
     pub sent: SendReport,
     /// Time spent in it.
@@ -86,6 +88,9 @@ impl ThreadStatus {
         self.talkers.extend(&other.talkers);
         self.talkers.sort_by_key(|talker| Reverse(talker.bits));
         self.talkers.truncate(MAX_TALKERS);
+        self.thinned.extend(&other.thinned);
+        self.thinned.sort_by_key(|receiver| Reverse(receiver.rank()));
+        self.thinned.truncate(MAX_THINNED);
         self.at = self.at.max(other.at);
         self.sent.add(other.sent);
         self.sending += other.sending;

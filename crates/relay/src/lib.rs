@@ -67,6 +67,6 @@ pub use rounds::Lanes;
 pub use siblings::{DATA_WORDS, MAX_THREADS, Siblings};
 pub use status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 pub use subscriptions::TableLimits;
-pub use thin::{Down, Fairness};
+pub use thin::{Down, Fairness, LeftOutRates, MAX_THINNED, ThinnedReceiver};
 pub use timing::{Mode, READ_EVERY, READ_LITTLE_EVERY};
 pub use turn::{Inlet, Losses, Medium, Ready, Received, Turn, Wait};

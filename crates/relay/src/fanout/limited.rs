@@ -67,11 +67,13 @@ impl Fanout {
             let mark = pending.mark();
             let serving = tables.thinning.serve(when, row, pending, &mut self.chosen);
             let drops = &mut counts.counters.drops;
-            drops[DropReason::Thinned as usize] += serving.replaced;
-            drops[DropReason::WaitedTooLong as usize] += serving.too_late;
-            for (place, left_out) in tables.thinning.left_out().iter().enumerate() {
-                tables.paths.left_out(tables.thinning.members(row)[place], *left_out);
-            }
+            let (replaced, too_late) = (serving.replaced, serving.too_late);
+            drops[DropReason::Thinned as usize] += replaced.all;
+            drops[DropReason::WaitedTooLong as usize] += too_late.all;
+            counts.counters.urgent_thinned += replaced.urgent;
+            counts.counters.urgent_waited_too_long += too_late.urgent;
+            let paths = &mut tables.paths;
+            tables.thinning.book_left_out(row, |member, count| paths.left_out(member, count));
             let before = FlushTotals::of(counts.counters);
             let sent = self.send_chosen(row, pending, tables, counts, out);
             let after = FlushTotals::of(counts.counters);
@@ -84,13 +86,10 @@ impl Fanout {
             counters.deliveries_out += after.deliveries - before.deliveries;
             counters.bytes_out += after.bytes - before.bytes;
             counters.drops += after.drops - before.drops;
-            counters.drops += serving.replaced + serving.too_late;
+            counters.drops += replaced.all + too_late.all;
             place += usize::from(tables.thinning.served(tables.now, place, &serving, sent));
         }
         tables.thinning.end_serving(tables.now);
-        let urgent = tables.thinning.take_urgent_left_out();
-        counts.counters.urgent_thinned += urgent.thinned;
-        counts.counters.urgent_waited_too_long += urgent.waited_too_long;
     }
 
     /// Looks at what the members of a row want by now: whoever wants something else goes to another row,

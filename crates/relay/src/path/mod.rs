@@ -40,8 +40,10 @@ enum Listing {
 struct Sent {
     /// Since it was opened.
     traffic: Traffic,
-    /// Updates since the last probe: that were sent, and that were left out.
+    /// Updates since it was opened, and until the last probe; they wrap.
     updates: u32,
+    probed_updates: u32,
+    /// Updates that were left out since the last probe.
     left_out: u32,
     listing: Listing,
 }
@@ -133,7 +135,7 @@ impl Paths {
     pub(crate) fn sent(&mut self, port: PortIndex, updates: u32, traffic: Traffic) {
         let Some(sent) = self.sent.get_mut(port as usize) else { return };
         sent.traffic.add(traffic.datagrams, traffic.bytes);
-        sent.updates = sent.updates.saturating_add(updates);
+        sent.updates = sent.updates.wrapping_add(updates);
         if sent.listing == Listing::Idle {
             sent.listing = Listing::Listed;
             self.listed.push(port);
@@ -143,6 +145,11 @@ impl Paths {
     /// The bytes that a port was sent in all; they wrap.
     pub(crate) fn bytes_sent(&self, port: PortIndex) -> u32 {
         self.sent.get(port as usize).map_or(0, |sent| sent.traffic.bytes)
+    }
+
+    /// The updates that a port was sent in all; they wrap.
+    pub(crate) fn updates_sent(&self, port: PortIndex) -> u32 {
+        self.sent.get(port as usize).map_or(0, |sent| sent.updates)
     }
 
     /// Counts updates that were meant for a port and were not sent, because its budget was spent.
@@ -210,10 +217,11 @@ impl Paths {
             return Some(None);
         }
         let number = path.probe(now, sent.traffic);
-        let (updates, left_out) = (u64::from(sent.updates), sent.left_out);
+        let updates = u64::from(sent.updates.wrapping_sub(sent.probed_updates));
+        let left_out = sent.left_out;
         let meant = (updates + u64::from(left_out)).max(1);
         let share = if left_out == 0 { 1000 } else { (1000 * updates / meant) as u16 };
-        (sent.updates, sent.left_out) = (0, 0);
+        (sent.probed_updates, sent.left_out) = (sent.updates, 0);
         sent.listing = Listing::Idle;
         self.listed.swap_remove(self.next);
         Some(Some(Due { port, number, sent: sent.traffic, share, left_out }))

@@ -7,10 +7,10 @@ use crate::gate::{Counted, Handshake};
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::meters::{Budget, Overdue, Talker};
 use crate::pending::{MAX_PENDING_BYTES, MAX_PENDING_RECORDS};
-use crate::ports::Peer;
+use crate::ports::{Peer, Ports};
 use crate::shape::Shape;
-use crate::thin::Down;
-use canopy_session::{Answer, Holder, SessionIndex};
+use crate::thin::{Down, ThinnedReceiver};
+use canopy_session::{Answer, Holder, SessionIndex, Sessions};
 use canopy_wire::{
     Address, Bound, Busy, Comtree, DropReason, Excess, Packet, Path, SEAL_LEN, Time,
 };
@@ -25,6 +25,11 @@ impl Relay {
     /// Who sent the most in the last second, by bits, the heaviest first.
     pub fn talkers(&self) -> &[Talker] {
         self.meters.talkers()
+    }
+
+    /// Who was thinned most in the last second, by which part of what was meant for it was left out.
+    pub fn thinned(&self) -> &[ThinnedReceiver] {
+        self.thinning.thinned.most()
     }
 
     /// The peer of a port may send so much from now on.
@@ -255,22 +260,49 @@ impl Relay {
         Ok(())
     }
 
-    /// Looks at a part of the ports, for who sends the most.
-    pub(super) fn look_at_talkers(&mut self, now: Time) {
+    /// Looks at a part of the ports, for who sends the most and who is thinned most.
+    pub(super) fn look_at_ports(&mut self, now: Time) {
         if !self.meters.begin_round(now) {
             return;
         }
         for _ in 0..LOOKS_A_SWEEP {
-            let Some(index) = self.meters.next_of_round(self.ports.high_water()) else { return };
+            let Some(index) = self.meters.next_of_round(self.ports.high_water()) else {
+                return self.thinning.thinned.end_round();
+            };
             let (ports, sessions) = (&self.ports, &self.sessions);
-            self.meters.look(index, now, || {
-                let port = ports.get(index)?;
-                let path = match port.peer {
-                    Peer::Participant(session) | Peer::Branch(session) => sessions.path(session)?,
-                    Peer::Sibling(_) => return None,
-                };
-                Some((port.comtree, port.address, path))
-            });
+            self.meters.look(index, now, || who(index, ports, sessions));
+            self.look_for_thinning(index, now);
         }
     }
+
+    fn look_for_thinning(&mut self, port: PortIndex, now: Time) {
+        let sent = self.paths.updates_sent(port);
+        let Some((delivered, left_out)) = self.thinning.thinned.look(port, now, sent) else {
+            return;
+        };
+        let Some((comtree, address, path)) = who(port, &self.ports, &self.sessions) else { return };
+        let budget = self.thinning.budget_of(port);
+        let is_relay =
+            self.ports.get(port).is_some_and(|port| matches!(port.peer, Peer::Branch(_)));
+        let because = (!is_relay).then(|| self.down_and_why(port).1);
+        self.thinning.thinned.found(ThinnedReceiver {
+            comtree,
+            address,
+            path,
+            budget,
+            because,
+            delivered,
+            left_out,
+        });
+    }
+}
+
+/// Who is at a port that leads out of the relay.
+fn who(index: PortIndex, ports: &Ports, sessions: &Sessions) -> Option<(Comtree, Address, Path)> {
+    let port = ports.get(index)?;
+    let path = match port.peer {
+        Peer::Participant(session) | Peer::Branch(session) => sessions.path(session)?,
+        Peer::Sibling(_) => return None,
+    };
+    Some((port.comtree, port.address, path))
 }

@@ -381,7 +381,7 @@ impl Relay {
         self.sweep_upstreams();
         self.say_all();
         self.unmute(now);
-        self.look_at_talkers(now);
+        self.look_at_ports(now);
         self.notify_draining();
         let idle = self.sessions.live() == 0
             && self.table.live() == 0

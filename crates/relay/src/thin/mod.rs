@@ -18,12 +18,14 @@ mod max_min;
 mod row;
 mod rows;
 mod serving;
+mod thinned;
 
 pub use allowance::Down;
 pub(crate) use comtree_share::ComtreeShares;
 pub(crate) use link_share::LinkShares;
 pub use row::Fairness;
 pub(crate) use rows::RowIndex;
+pub use thinned::{LeftOutRates, MAX_THINNED, ThinnedReceiver};
 
 use crate::flush_queues::FlushQueues;
 use crate::index::{ComtreeIndex, LogNumber, NONE, NOTHING, PortIndex};
@@ -39,6 +41,7 @@ use log::Log;
 use looks::Looks;
 use row::{News, Noted};
 use rows::{Entry, RowKey, Rows};
+use thinned::ThinnedReceivers;
 
 /// In immediate mode, what may be saved up is that of this time.
 const AT_ONCE: Duration = Duration::from_millis(25);
@@ -81,11 +84,19 @@ pub(crate) struct Wanted {
     pub(crate) weight: Weight,
 }
 
-/// Deliveries that were left out of updates that are important, or for one endpoint's eyes.
+/// Deliveries that were left out, and how many of them were of updates that are important, or for one endpoint's
+/// eyes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UrgentLeftOut {
-    pub(crate) thinned: u64,
-    pub(crate) waited_too_long: u64,
+pub(crate) struct LeftOut {
+    pub(crate) all: u64,
+    pub(crate) urgent: u64,
+}
+
+impl LeftOut {
+    pub(crate) fn add(&mut self, LeftOut { all, urgent }: LeftOut) {
+        self.all += all;
+        self.urgent += urgent;
+    }
 }
 
 /// The receivers of a data thread that have a budget.
@@ -111,13 +122,15 @@ pub(crate) struct Thinning {
     taken: Vec<LogNumber>,
     /// Those of `pending` that only one member of the row that was served last is to get, and that member.
     leftovers: (PortIndex, Vec<u32>),
-    /// By member of the row that was served last: the updates that were left out for it.
-    left_out: Vec<u32>,
+    /// By member of the row that was served last: what was left out for it, and what was kept no more when its
+    /// turn came.
+    replaced: Vec<LeftOut>,
+    too_late: Vec<LeftOut>,
+    /// What was left out for each receiver.
+    pub(crate) thinned: ThinnedReceivers,
     /// What is important and died of its age, or was kept no more when its turn came.
     died: Vec<LogNumber>,
     looks: Looks,
-    /// What of all that was left out was urgent.
-    urgent: UrgentLeftOut,
     /// How many updates rows were told of for whose flow there was no room.
     creditless: u64,
     /// Counts the flushes, so that receivers that share a row are told of a target once.
@@ -142,10 +155,11 @@ impl Thinning {
             chosen: Vec::new(),
             leftovers: (NONE, Vec::new()),
             taken: Vec::new(),
-            left_out: Vec::new(),
+            replaced: Vec::new(),
+            too_late: Vec::new(),
+            thinned: ThinnedReceivers::default(),
             looks: Looks::new(mode),
             died: Vec::new(),
-            urgent: UrgentLeftOut::default(),
             creditless: 0,
             flush: 0,
             first_of_flush: 0,
@@ -205,6 +219,12 @@ impl Thinning {
         });
     }
 
+    /// What a receiver may be sent.
+    pub(crate) fn budget_of(&self, port: PortIndex) -> Down {
+        let own = self.receivers.get(port as usize).map_or(Down::NONE, |receiver| receiver.down);
+        own.least(self.comtrees.limit_of(port))
+    }
+
     /// What each member of a row may be sent.
     fn down_of(&self, row: RowIndex) -> Down {
         let entry = self.rows.get(row);
@@ -219,6 +239,7 @@ impl Thinning {
         self.log.forget(port);
         self.links.forget(port);
         self.comtrees.forget(port);
+        self.thinned.forget(port);
         let Some(receiver) = self.receivers.get_mut(port as usize) else { return };
         *receiver = Receiver::default();
         if let Some(row) = core::mem::take(&mut self.limited[port as usize]).row {
@@ -408,8 +429,7 @@ impl Thinning {
             Noted::NoRoom | Noted::Overtaken | Noted::NotItsTurn => [update, NOTHING],
         };
         for update in left_out.into_iter().filter(|update| *update != NOTHING) {
-            let count = self.rows.leave_out(row, update, &self.log);
-            self.urgent.thinned += if is_urgent { count } else { 0 };
+            self.rows.leave_out(row, (update, is_urgent), &self.log);
         }
         self.list(now, row);
         noted
@@ -432,11 +452,6 @@ impl Thinning {
             self.rows.replace_leftovers(row, news.flow);
         }
         noted
-    }
-
-    /// What was left out that is urgent, since the last call.
-    pub(crate) fn take_urgent_left_out(&mut self) -> UrgentLeftOut {
-        core::mem::take(&mut self.urgent)
     }
 
     /// How many updates rows were told of for whose flow there was no room, since the last call.
@@ -531,10 +546,10 @@ impl Thinning {
         let (mut left_out, mut urgent) = (Vec::new(), Vec::new());
         of_row.retain(is_wanted, |update| left_out.push(update), |update| urgent.push(update));
         for update in left_out {
-            self.rows.leave_out(row, update, &self.log);
+            self.rows.leave_out(row, (update, false), &self.log);
         }
         for update in urgent {
-            self.urgent.thinned += self.rows.leave_out(row, update, &self.log);
+            self.rows.leave_out(row, (update, true), &self.log);
         }
         self.rows.get_mut(row).row = of_row;
         self.rows.retain_leftovers(row, is_wanted);

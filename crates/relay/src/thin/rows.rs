@@ -1,10 +1,10 @@
 //! Which limited receivers share a row, as they come, change what they want, and go.
 
-use super::Wanted;
 use super::allowance::{Allowance, Down};
 use super::leftovers::{Leftover, Leftovers};
 use super::log::Log;
 use super::row::{News, Noted, Row};
+use super::{LeftOut, Wanted};
 use crate::index::{ComtreeIndex, FlowId, LogNumber, PortIndex, fold};
 use crate::shape::Shape;
 use crate::shares::Shares;
@@ -46,7 +46,7 @@ pub(crate) struct Entry {
     /// What waits for single members from before they joined.
     pub(crate) leftovers: Leftovers,
     /// By member: updates that were left out for it, and not told of yet.
-    left_out: Vec<u32>,
+    left_out: Vec<LeftOut>,
     /// What it wants of this flush, and the flush and the target that it wanted last.
     wants: Vec<Wanted>,
     told: (u64, u32),
@@ -73,7 +73,7 @@ pub(crate) struct Rows {
     /// The pairs of a row and a flow, and how comtrees share the room for them.
     pairs: Shares,
     /// What was left out for members that have left their row, and not told of yet.
-    left_out_of_others: u64,
+    left_out_of_others: LeftOut,
     /// The row that was looked at last, in turn.
     swept: RowIndex,
 }
@@ -88,7 +88,7 @@ impl Rows {
             listed: Vec::new(),
             wanting: Vec::new(),
             pairs: Shares::new(max_pairs),
-            left_out_of_others: 0,
+            left_out_of_others: LeftOut::default(),
             swept: 0,
         }
     }
@@ -212,18 +212,21 @@ impl Rows {
     }
 
     /// An update is left out: for all members of a row but the one that it came from, and those who got it
-    /// before they became members. Returns how many those are.
-    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) -> u64 {
+    /// before they became members.
+    pub(crate) fn leave_out(
+        &mut self,
+        row: RowIndex,
+        (update, is_urgent): (LogNumber, bool),
+        log: &Log,
+    ) {
         let entry = &mut self.entries[row as usize];
         let origin = if entry.was_shared { log.origin(update) } else { None };
-        let mut count = 0;
         for (place, left_out) in entry.left_out.iter_mut().enumerate() {
             let is_for_it = entry.since[place] <= update && Some(entry.members[place]) != origin;
-            let more = u32::from(!entry.was_shared || is_for_it);
-            *left_out += more;
-            count += u64::from(more);
+            if !entry.was_shared || is_for_it {
+                left_out.add(LeftOut { all: 1, urgent: is_urgent.into() });
+            }
         }
-        count
     }
 
     /// An update is left out for one member of a row.
@@ -254,19 +257,12 @@ impl Rows {
 
     /// Takes what was left out for the members of a row, in their order. Returns the sum, with what was for
     /// members of any row that have left it since.
-    pub(crate) fn take_left_out(&mut self, row: RowIndex, by_member: &mut Vec<u32>) -> u64 {
+    pub(crate) fn take_left_out(&mut self, row: RowIndex, by_member: &mut Vec<LeftOut>) -> LeftOut {
         by_member.clear();
-        by_member.resize(self.entries[row as usize].members.len(), 0);
-        self.add_left_out(row, by_member) + core::mem::take(&mut self.left_out_of_others)
-    }
-
-    /// The same, added to what was taken before.
-    pub(crate) fn add_left_out(&mut self, row: RowIndex, by_member: &mut [u32]) -> u64 {
-        let mut sum = 0;
-        for (taken, left_out) in by_member.iter_mut().zip(&mut self.entries[row as usize].left_out)
-        {
-            sum += u64::from(*left_out);
-            *taken += core::mem::take(left_out);
+        let mut sum = core::mem::take(&mut self.left_out_of_others);
+        for left_out in &mut self.entries[row as usize].left_out {
+            sum.add(*left_out);
+            by_member.push(core::mem::take(left_out));
         }
         sum
     }
@@ -304,7 +300,7 @@ impl Rows {
         entry.allowance.share_with(own);
         entry.members.push(port);
         entry.since.push(since);
-        entry.left_out.push(0);
+        entry.left_out.push(LeftOut::default());
         entry.was_shared = true;
     }
 
@@ -348,7 +344,7 @@ impl Rows {
             // What has no credit is left out: nothing would say when something newer has taken its place.
             let creditless = self.entries[row as usize].row.all_creditless();
             let creditless = creditless.filter(|update| is_due(*update)).count();
-            self.left_out_of_others += creditless as u64;
+            self.left_out_of_others.add(LeftOut { all: creditless as u64, urgent: 0 });
             self.leave(row, port);
             self.enter(other, port, since, &allowance);
             self.bring(now, other, brought);
@@ -383,7 +379,7 @@ impl Rows {
             }
         }
         for update in left_out {
-            self.leave_out(own, update, log);
+            self.leave_out(own, (update, false), log);
         }
         self.bring(now, own, brought);
         own
@@ -432,7 +428,7 @@ impl Rows {
             allowance,
             bound_at: Time::ZERO,
             leftovers: Leftovers::default(),
-            left_out: vec![0],
+            left_out: vec![LeftOut::default()],
             wants: Vec::new(),
             told: (0, u32::MAX),
             is_listed: false,
@@ -469,7 +465,7 @@ impl Rows {
         if let Some(place) = entry.members.iter().position(|member| *member == port) {
             entry.members.remove(place);
             entry.since.remove(place);
-            self.left_out_of_others += u64::from(entry.left_out.remove(place));
+            self.left_out_of_others.add(entry.left_out.remove(place));
         }
         entry.leftovers.retain(|leftover| leftover.port != port, drop);
         if !entry.members.is_empty() {
@@ -500,9 +496,9 @@ impl Rows {
     }
 }
 
-fn leave_out_of(members: &[PortIndex], left_out: &mut [u32], port: PortIndex) {
+fn leave_out_of(members: &[PortIndex], left_out: &mut [LeftOut], port: PortIndex) {
     if let Some(place) = members.iter().position(|member| *member == port) {
-        left_out[place] += 1;
+        left_out[place].add(LeftOut { all: 1, urgent: 0 });
     }
 }
 
@@ -577,7 +573,7 @@ mod tests {
         let news = (Time::from_millis(2), log.next(), false, &log);
         let other = rows.follow(row, 2, &key(8), news);
         assert!(rows.get(other).row.count_waiting() < 100, "not all find room");
-        assert_eq!(rows.get(other).left_out, [0]);
+        assert_eq!(rows.get(other).left_out, [LeftOut::default()]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What limited receivers are sent: whose turn it is, what is chosen for a row, and what that took.
 
-use super::Thinning;
 use super::allowance::{Down, MOST_COST, spare};
 use super::row::Fairness;
 use super::rows::{Entry, RowIndex};
+use super::{LeftOut, Thinning};
 use crate::index::{NONE, PortIndex};
 use crate::pending::Pending;
 use crate::shape::PeerClass;
@@ -20,15 +20,24 @@ pub(crate) struct Serving {
     estimate: i64,
     /// Deliveries that were left out since the row was last served, and that were kept no more when their
     /// turn came.
-    pub(crate) replaced: u64,
-    pub(crate) too_late: u64,
+    pub(crate) replaced: LeftOut,
+    pub(crate) too_late: LeftOut,
 }
 
 impl Thinning {
-    /// The updates that were left out for each member of the row that was served last, since it was served
-    /// before.
-    pub(crate) fn left_out(&self) -> &[u32] {
-        &self.left_out
+    /// Books what was left out for each member of the row that was served last, since it was served before. Calls
+    /// `left_out` with each member, and how much that was.
+    pub(crate) fn book_left_out(
+        &mut self,
+        row: RowIndex,
+        mut left_out: impl FnMut(PortIndex, u32),
+    ) {
+        let members = self.rows.get(row).members.iter();
+        let kinds = self.replaced.iter().zip(&self.too_late);
+        for (member, (replaced, too_late)) in members.zip(kinds) {
+            self.thinned.left_out(*member, *replaced, *too_late);
+            left_out(*member, (replaced.all + too_late.all) as u32);
+        }
     }
 
     /// The place, among updates that were chosen last, of the first that a member of a row gets.
@@ -98,10 +107,10 @@ impl Thinning {
             entry.bound_at = now;
         }
         let urgent = entry.row.take_urgent_chosen();
-        let replaced = self.rows.take_left_out(row, &mut self.left_out);
+        let replaced = self.rows.take_left_out(row, &mut self.replaced);
         self.rows.give_back(row, closed);
         self.take_chosen(row, urgent, pending, numbers);
-        let too_late = self.rows.add_left_out(row, &mut self.left_out);
+        let too_late = self.rows.take_left_out(row, &mut self.too_late);
         Serving { estimate, replaced, too_late }
     }
 
@@ -140,7 +149,7 @@ impl Thinning {
         // What waited for members that have left is for nobody.
         let since = self.rows.since_of_all(row);
         for update in self.died.drain(..).filter(|update| *update >= since) {
-            self.urgent.waited_too_long += self.rows.leave_out(row, update, &self.log);
+            self.rows.leave_out(row, (update, true), &self.log);
         }
         let urgent = self.chosen[..urgent].iter().copied();
         self.died.extend(urgent.filter(|update| !self.log.has(*update)));
@@ -152,9 +161,8 @@ impl Thinning {
                 numbers.push(number);
                 self.taken.push(*update);
             } else {
-                let count = self.rows.leave_out(row, *update, &self.log);
                 let is_urgent = self.died.contains(update);
-                self.urgent.waited_too_long += if is_urgent { count } else { 0 };
+                self.rows.leave_out(row, (*update, is_urgent), &self.log);
             }
         }
     }

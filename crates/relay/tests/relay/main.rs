@@ -29,6 +29,7 @@ mod subscriptions_upwards;
 mod successions;
 mod suites;
 mod support;
+mod thinned;
 mod thinning;
 mod thinning_books;
 mod thinning_fluid;
