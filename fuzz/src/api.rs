@@ -3,9 +3,10 @@
 use crate::bed::{Bed, input_of, requests};
 use canopy_api::{
     AreasAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk, Problem,
-    WorldChange, accounts, add_link, areas, create_world, delete_world, drain, enter, ground,
-    health, joined, kick, links, member, members, move_world, overlay, parse, plan_move, relay,
-    relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world, world, worlds,
+    RemovalAsk, WorldChange, accounts, add_link, areas, create_world, delete_world, drain, enter,
+    ground, health, joined, kick, links, member, members, move_world, overlay, parse, plan_move,
+    relay, relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world, world,
+    worlds,
 };
 use canopy_control::Controller;
 use canopy_wire::Time;
@@ -75,7 +76,7 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
         12 => json(&add_link(controller, &parse::<NewLink>(body)?)?),
         13 => {
             json(&links(controller))?;
-            remove_link(controller, of)?;
+            remove_link(controller, of, &RemovalAsk { force: at.is_empty() })?;
             remove_relay(controller, at).map(|()| serde_json::json!({}))
         }
         14 => json(&accounts(controller)),

@@ -111,6 +111,18 @@ pub(crate) enum Step {
     Peer(Peering),
 }
 
+/// Where a move leads that is under way, and what the tree in force is on that way.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Heading {
+    /// The tree at its end, and the links of its meshed core.
+    pub(crate) tree: Vec<TreeHop>,
+    pub(crate) mesh: Vec<PeerLink>,
+    /// The core of the tree in force, which the rule does not say on the way. Nothing if it is a mesh.
+    pub(crate) core: Vec<RelayId>,
+    /// Why it is moved.
+    pub(crate) why: String,
+}
+
 /// A comtree of a world, with its tree over the links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComtreeRecord {
@@ -131,9 +143,12 @@ pub struct ComtreeRecord {
     pub(crate) step: Option<Step>,
     /// What relays surely have of the tree, while it is on its way to them.
     pub(crate) overlap: Option<Overlap>,
+    /// Where it is being moved.
+    pub(crate) heading: Option<Heading>,
 }
 
 coded! {
+    Heading { tree, mesh, core, why }
     TreeHop { relay, above }
     PeerLink { ends, link }
     TreeAsk { root, method, stretch }
@@ -174,7 +189,7 @@ impl Coded for Step {
 
 impl Coded for ComtreeRecord {
     fn put(&self, out: &mut Vec<u8>) {
-        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap } = self;
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, .. } = self;
         id.put(out);
         world.put(out);
         tree.put(out);
@@ -182,18 +197,20 @@ impl Coded for ComtreeRecord {
         asked.put(out);
         mesh.put(out);
         step.put(out);
-        overlap.put(out);
+        self.overlap.put(out);
+        self.heading.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<ComtreeRecord, CodecError> {
         let (id, world) = (Coded::take(from)?, Coded::take(from)?);
         let (tree, standbys, asked) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
         // Records that earlier releases have written end here, where there were no meshed cores, or after
-        // the mesh, or after the step.
+        // the mesh, after the step, or after the overlap.
         let mesh = if from.is_at_end() { Vec::new() } else { Coded::take(from)? };
         let step = if from.is_at_end() { None } else { Coded::take(from)? };
         let overlap = if from.is_at_end() { None } else { Coded::take(from)? };
-        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap })
+        let heading = if from.is_at_end() { None } else { Coded::take(from)? };
+        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap, heading })
     }
 }
 
@@ -210,19 +227,21 @@ mod tests {
         ];
         let mesh = vec![PeerLink { ends: [one, other], link: LinkId(7) }];
         let (id, world, asked) = (Comtree(16), WorldId(1), TreeAsk::default());
-        ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh, step, overlap: None }
+        let standbys = Vec::new();
+        let (overlap, heading) = (None, None);
+        ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap, heading }
     }
 
     #[test]
-    fn a_record_of_an_earlier_release_has_no_overlap_and_before_that_no_step_and_no_mesh() {
+    fn a_record_of_an_earlier_release_has_no_heading_and_before_that_no_overlap_step_and_mesh() {
         let now = record(None);
         let bytes = now.to_bytes();
-        // One byte says that there is no overlap, and one that there is no step.
-        for left in 1..=2 {
+        // A byte each says that there is no heading, no overlap and no step.
+        for left in 1..=3 {
             assert_eq!(ComtreeRecord::of_bytes(&bytes[..bytes.len() - left]).as_ref(), Ok(&now));
         }
         // Before that are the length of the mesh, and its one link.
-        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 6]).unwrap();
+        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 7]).unwrap();
         assert_eq!(before, ComtreeRecord { mesh: Vec::new(), ..now });
     }
 
@@ -240,7 +259,10 @@ mod tests {
             phase: Phase::Both,
         });
         for step in [None, Some(swap), Some(leave), Some(peer)] {
-            let now = record(step);
+            let ComtreeRecord { tree, mesh, .. } = record(None);
+            let (core, why) = (vec![child, next], "it was moved".to_owned());
+            let heading = Some(Heading { tree, mesh, core, why });
+            let now = ComtreeRecord { heading, ..record(step) };
             assert_eq!(ComtreeRecord::of_bytes(&now.to_bytes()), Ok(now));
         }
         assert_eq!(Step::of_bytes(&[3, 1, 2, 3]), Err(CodecError::Value("step")));

@@ -38,6 +38,7 @@ mod relay_side;
 mod relocation;
 mod remove;
 mod repair;
+mod resuming;
 mod rollouts;
 mod running;
 mod settings;

@@ -23,8 +23,9 @@
 //!
 //! The tree that is in force is stored, and the step that is under way, until its relays have what follows from it,
 //! or have taken it back: the next step begins only then, so there is one at most of which relays may have something. A
-//! controller that starts finds both, gives the tree the core of its world's rule, and takes the step back in
-//! the same order as one that lives: see `starting`. What that core needs is reserved all the time.
+//! controller that starts finds both, takes the step back in the same order as one that lives (`starting`), and then
+//! goes on with the move (`resuming`). What the core of the world's rule needs is reserved all the time, as a move that ends
+//! early takes that.
 
 use crate::comtree::{Peering, Phase, Step};
 use crate::ledger::Lack;
@@ -176,11 +177,11 @@ impl State {
     pub(crate) fn go_on(&mut self, op: &mut Op, comtree: Comtree) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         match &mut running.moving {
-            Some(moving) => {
-                if moving.passed.take().is_some() {
-                    self.advance(op, comtree);
-                }
+            Some(moving) if moving.step.is_none() => {
+                moving.passed = None;
+                self.advance(op, comtree);
             }
+            Some(_) => {}
             None => self.forget_undone(op, comtree),
         }
     }
@@ -287,7 +288,8 @@ impl State {
             running.shape = Some(end.clone());
         }
         let step = moving.step.map(Step::given_up);
-        running.undone = step.clone().or(moving.passed);
+        // One that goes on in another life may have ended before the step of the life before was taken back.
+        running.undone = step.clone().or(moving.passed).or(running.undone.take());
         running.why = format!("a move ended before its end: {reason}");
         (running.kept, running.rests_since) = (None, None);
         running.ended_moves = running.ended_moves.saturating_add(1);

@@ -1,7 +1,7 @@
 //! A comtree as it runs: the tree in force, those that follow it while it moves, and what its relays are
 //! to have for them.
 
-use crate::comtree::{Leave, Peering, Phase, Step, Swap};
+use crate::comtree::{Heading, Leave, Peering, Phase, Step, Swap};
 use crate::ledger::Flow;
 use crate::model::{LinkId, RelayId, TreeAsk, WorldId};
 use crate::overlap::{Overlap, Picture};
@@ -88,6 +88,16 @@ impl Running {
     pub(crate) fn step_on_relays(&self) -> Option<Step> {
         let passed = self.moving.as_ref().and_then(|moving| moving.passed.clone());
         self.step().or(passed).or(self.undone.clone())
+    }
+
+    /// Where it is being moved.
+    pub(crate) fn heading(&self) -> Option<Heading> {
+        let (moving, shape) = (self.moving.as_ref()?, self.shape.as_ref()?);
+        let end = moving.later.back()?;
+        let is_tree = shape.mesh().is_empty() && end.mesh().is_empty();
+        let core = if is_tree { shape.core().into_iter().collect() } else { Vec::new() };
+        let (tree, mesh) = (end.hops().to_vec(), end.mesh().to_vec());
+        Some(Heading { tree, mesh, core, why: moving.why.clone() })
     }
 
     /// What a life before has begun of a step by which a relay joins a meshed core, or leaves it, is under way again, if

@@ -6,14 +6,14 @@
 //! turned to its next parent already, and all that goes up from there needs the branch at that. The other relay
 //! of the step is the second: only then may one of them be the standby parent of the other, over the same link. One in
 //! which a relay joins a meshed core, or leaves it, goes on where it was: relays know at least the phase before the one that
-//! is stored, and nothing is lost between the two.
+//! is stored, and nothing is lost between the two. Then the move goes on: see `resuming`.
 //!
 //! If a change of a tree was on its way, relays may have the tree before, the tree after, or what is told between
 //! the two. All relays of that comtree are waited for. Then they let go of everything that they do not surely have
 //! (`overlap`), and take on the rest once all have: the order in which a controller that lives tells them.
 
 use crate::codec::Coded;
-use crate::comtree::Step;
+use crate::comtree::{Heading, Step};
 use crate::error::LoadError;
 use crate::ledger::Flow;
 use crate::model::{
@@ -43,9 +43,13 @@ impl State {
         let loads = state.loads();
         let mut comtrees = Vec::new();
         each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
+        let mut headings = Vec::new();
         for record in comtrees {
-            state.know_comtree(record, &loads)?;
+            let id = record.id;
+            headings.extend(state.know_comtree(record, &loads)?.map(|heading| (id, heading)));
         }
+        // All comtrees have what they need if no move goes on; that was reserved for all of them together.
+        headings.into_iter().for_each(|(id, heading)| state.resume_move(id, heading));
         for ((_, relay), (count, _)) in loads {
             state.ledger.enter(&[Flow::Members(relay, f64::from(count))]);
         }
@@ -56,15 +60,16 @@ impl State {
         &mut self,
         record: ComtreeRecord,
         loads: &BTreeMap<(WorldId, RelayId), Load>,
-    ) -> Result<(), LoadError> {
-        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap } = record;
+    ) -> Result<Option<Heading>, LoadError> {
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap, heading } =
+            record;
         let Some(of) = self.worlds.get(&world) else {
             return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
         };
-        let Some(running) = self.comtrees.get_mut(&id) else { return Ok(()) };
+        let Some(running) = self.comtrees.get_mut(&id) else { return Ok(None) };
         (running.asked, running.undone, running.overlap) = (asked, step, overlap);
         if tree.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let load = |relay| loads.get(&(world, relay)).copied().unwrap_or_default();
         let shape = match of.core {
@@ -76,7 +81,7 @@ impl State {
         self.ledger.enter(&running.flows());
         let standby = |hop: TreeHop| hop.above.map(|above| (hop.relay, above));
         running.standbys = standbys.into_iter().filter_map(standby).collect();
-        Ok(())
+        Ok(heading)
     }
 
     /// Everything that relays are to have, for a controller that starts.
@@ -155,6 +160,9 @@ impl State {
             op.effects.push(Effect::Barrier(id));
         }
         self.take_on(op, id, before, &after);
+        if running.moving.as_ref().is_some_and(|moving| moving.step.is_none()) {
+            op.effects.extend([Effect::Barrier(id), Effect::Passed(id)]);
+        }
     }
 }
 

@@ -224,7 +224,9 @@ impl State {
         let step = running.step_on_relays();
         let mesh = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.mesh().to_vec());
         let overlap = running.overlap.clone();
-        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap };
+        let heading = running.heading();
+        let record =
+            ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap, heading };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 

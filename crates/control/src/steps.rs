@@ -168,7 +168,9 @@ impl Way {
     /// One of them is no tree, or they have no relay in common.
     pub(crate) fn between(old: &Shape, target: &[TreeHop], rule: &Core) -> Result<Way, String> {
         let root = |hops: &[TreeHop]| hops.first().map(|hop| hop.relay);
-        if root(old.hops()) == root(target) {
+        let by_rule = Shape::new(old.hops().to_vec(), rule, |relay| old.load(relay))?;
+        // A move that has begun in another life may have another core.
+        if root(old.hops()) == root(target) && old.core() == by_rule.core() {
             let way = Walk::new(old, Vec::new()).swap_by_rule(target, rule)?;
             let before = [old].into_iter().chain(&way);
             if before.zip(&way).all(|(before, after)| keeps_core(before, after)) {

@@ -28,6 +28,8 @@ pub(crate) struct Bed {
     pub(crate) stays_put: bool,
     /// Whether next parents are yet to be the way to the core.
     pub(crate) waits: bool,
+    /// How often a relay that is not the root let go of its way to the core without having another.
+    pub(crate) parted: usize,
     /// Comtrees of which relays were told.
     comtrees: BTreeSet<Comtree>,
 }
@@ -100,6 +102,7 @@ impl Bed {
             sent_away: 0,
             stays_put,
             waits,
+            parted: 0,
             comtrees,
         };
         bed.exchange();
@@ -108,44 +111,54 @@ impl Bed {
 
     /// Carries everything until nobody has anything to say. Returns what was told.
     pub(crate) fn exchange(&mut self) -> Vec<Event> {
-        let mut events = Vec::new();
-        for _ in 0..50 {
-            self.now = self.now + Duration::from_millis(10);
-            self.controller.handle_timeout(self.now);
-            while let Some(batch) = self.controller.poll_commit(self.now) {
-                let result = self.storage.commit(&batch);
-                self.controller.handle_commit(self.now, result).unwrap();
-            }
-            while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
-                let to = usize::from(to.0) - 1;
-                if to < self.connected {
-                    self.relays[to].1.handle_message(&bytes);
-                }
-            }
-            for (relay, side) in &mut self.relays[..self.connected] {
-                side.handle_timeout(self.now);
-                while let Some(applying) = side.poll_apply() {
-                    let is_member = matches!(applying.key(), ItemKey::Member(..));
-                    self.sent_away += usize::from(is_member && applying.after.is_none());
-                    let key = applying.key();
-                    let is_refused = self.stays_put && has_next_parent(&applying);
-                    let refused = Err("it takes no next parent".to_owned());
-                    side.applied(applying, if is_refused { refused } else { Ok(()) });
-                    if let ItemKey::Comtree(comtree) = key {
-                        self.comtrees.insert(comtree);
-                    }
-                }
-                // A next parent is the way to the core at once, where there is one.
-                for comtree in self.comtrees.iter().filter(|_| !self.waits) {
-                    side.set_succeeded(self.now, *comtree);
-                }
-                while let Some(bytes) = side.poll_transmit() {
-                    self.controller.handle_message(self.now, *relay, &bytes);
-                }
-            }
-            events.extend(core::iter::from_fn(|| self.controller.poll_event()));
+        (0..50).flat_map(|_| self.tick()).collect()
+    }
+
+    /// Carries what there is for a hundredth of a second. Returns what was told.
+    pub(crate) fn tick(&mut self) -> Vec<Event> {
+        self.now = self.now + Duration::from_millis(10);
+        self.controller.handle_timeout(self.now);
+        while let Some(batch) = self.controller.poll_commit(self.now) {
+            let result = self.storage.commit(&batch);
+            self.controller.handle_commit(self.now, result).unwrap();
         }
-        events
+        while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
+            let to = usize::from(to.0) - 1;
+            if to < self.connected {
+                self.relays[to].1.handle_message(&bytes);
+            }
+        }
+        for (relay, side) in &mut self.relays[..self.connected] {
+            side.handle_timeout(self.now);
+            while let Some(applying) = side.poll_apply() {
+                let is_member = matches!(applying.key(), ItemKey::Member(..));
+                self.sent_away += usize::from(is_member && applying.after.is_none());
+                if let ItemKey::Comtree(comtree) = applying.key() {
+                    self.comtrees.insert(comtree);
+                    let tree = self.controller.tree(comtree);
+                    let is_root = tree.first().is_some_and(|hop| hop.relay == *relay);
+                    let lets_go = has_way_up(&applying.before) && !has_way_up(&applying.after);
+                    self.parted += usize::from(lets_go && !is_root);
+                }
+                let is_refused = self.stays_put && has_next_parent(&applying);
+                let refused = Err("it takes no next parent".to_owned());
+                side.applied(applying, if is_refused { refused } else { Ok(()) });
+            }
+            // A next parent is the way to the core at once, where there is one.
+            for comtree in self.comtrees.iter().filter(|_| !self.waits) {
+                side.set_succeeded(self.now, *comtree);
+            }
+            while let Some(bytes) = side.poll_transmit() {
+                self.controller.handle_message(self.now, *relay, &bytes);
+            }
+        }
+        core::iter::from_fn(|| self.controller.poll_event()).collect()
+    }
+
+    /// Another controller starts on the store, as it was committed last.
+    pub(crate) fn start_again(&mut self) {
+        let (settings, retry) = self.controller.started_with();
+        self.controller = Controller::start(settings, retry, self.now, &mut self.storage).unwrap();
     }
 
     /// An endpoint enters that is next to these relays, the nearest first.
@@ -189,4 +202,11 @@ impl Bed {
 fn has_next_parent(applying: &Applying) -> bool {
     let Some(Item::Comtree { branches, .. }) = &applying.after else { return false };
     branches.iter().any(|branch| branch.role == Role::NextParent)
+}
+
+/// Whether a relay has a branch that leads to the core, or within it.
+fn has_way_up(item: &Option<Item>) -> bool {
+    let Some(Item::Comtree { branches, .. }) = item else { return false };
+    let up = [Role::Parent, Role::NextParent, Role::Core, Role::CorePeer];
+    branches.iter().any(|branch| up.contains(&branch.role))
 }

@@ -3,6 +3,7 @@
 mod bed;
 mod better_trees;
 mod removing;
+mod resuming;
 
 use bed::{Bed, SQUARE, limits, new_world, rate, world};
 use canopy_control::storage::{Storage, StorageError};

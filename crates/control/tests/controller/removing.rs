@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, SQUARE, limits};
 use canopy_control::signal::Role;
-use canopy_control::{Controller, Event, Item, ItemKey, LinkId, Refusal, Retry, Settings};
+use canopy_control::{Event, Item, ItemKey, LinkId, Refusal};
 
 /// A square with a member at each relay, whose tree has the links 1, 2 and 3.
 fn square() -> Bed {
@@ -31,13 +31,6 @@ impl Bed {
         };
         let items = self.relays.iter().flat_map(|(_, side)| side.items().values());
         items.filter(|item| is_next(item)).count()
-    }
-
-    /// Another controller starts on the store, as it was committed last.
-    fn start_again(&mut self) {
-        self.controller =
-            Controller::start(Settings::default(), Retry::default(), self.now, &mut self.storage)
-                .unwrap();
     }
 }
 
