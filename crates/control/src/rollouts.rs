@@ -18,7 +18,7 @@ pub(crate) enum Step {
     Member(RelayId, Item),
     /// It has said what it has.
     Await(RelayId),
-    /// So long after what came before, what is on its way over a link has arrived.
+    /// What is on its way over a link has arrived this long after what came before.
     Arrival(Duration),
     /// What came before was the taking back of a step that was not done.
     TakenBack,

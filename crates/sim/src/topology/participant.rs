@@ -25,6 +25,8 @@ pub(crate) struct Participant {
     pub(crate) wants: BTreeSet<u32>,
     pub(crate) acknowledged: BTreeSet<u32>,
     pub(crate) wake_at: Option<Time>,
+    /// Whether the controller has prolonged its lease, and it has not planned yet when to ask for that again.
+    pub(crate) is_renewed: bool,
     /// The next question that is not out of date.
     pub(crate) question: u64,
     /// By node: the time one way.
@@ -51,6 +53,7 @@ impl Participant {
             wants: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             wake_at: None,
+            is_renewed: false,
             question: 0,
             delays: Vec::new(),
             near: Vec::new(),

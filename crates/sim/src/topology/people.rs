@@ -55,8 +55,10 @@ impl World<'_> {
         let at = self.process.local(self.now);
         let answer =
             self.process.controller.as_mut().map(|controller| controller.enter(at, &enter));
-        if let Some(Err(_)) = answer {
-            self.told.refused += 1;
+        match answer {
+            Some(Ok(_)) => self.people[number].is_renewed = true,
+            Some(Err(_)) => self.told.refused += 1,
+            None => {}
         }
         self.plan_question(number, again);
         self.pump_controller();
@@ -125,10 +127,17 @@ impl World<'_> {
                 person.session = Some(session);
             }
         }
-        if !self.people[number].is_lost {
+        self.plan_renewal(number);
+        self.pump(number);
+    }
+
+    /// Somebody who is in asks again when it is time to prolong the lease. A controller that starts lets everybody in anew,
+    /// which prolongs none: then the question that is planned already stays.
+    fn plan_renewal(&mut self, number: usize) {
+        let person = &mut self.people[number];
+        if !person.is_lost && std::mem::take(&mut person.is_renewed) {
             self.plan_question(number, RENEW);
         }
-        self.pump(number);
     }
 
     /// A datagram to a relay found nobody there, as the host says.
@@ -152,7 +161,8 @@ impl World<'_> {
         self.model.unsettled(number);
         let now = self.now;
         let person = &mut self.people[number];
-        (person.is_wanted, person.is_lost, person.wake_at) = (false, false, None);
+        (person.is_wanted, person.is_lost, person.is_renewed) = (false, false, false);
+        person.wake_at = None;
         person.address = None;
         person.acknowledged.clear();
         if let Some(mut session) = person.session.take() {
@@ -306,9 +316,8 @@ impl World<'_> {
                     self.model.broken(self.now, what);
                 }
                 let person = &mut self.people[number];
-                if std::mem::take(&mut person.is_lost) {
-                    self.plan_question(number, RENEW);
-                }
+                person.is_lost = false;
+                self.plan_renewal(number);
                 self.review(number);
             }
             Event::Lost | Event::Refused(_) => self.lose(number),
