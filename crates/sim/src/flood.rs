@@ -23,9 +23,9 @@ pub(crate) enum What {
     /// Bundles of empty updates, some of which come back to their publisher, and forged ones.
     Updates,
     Subscriptions,
-    /// Of strangers, from many ip:ports.
+    /// They come from many ip:ports, as strangers.
     Hellos,
-    /// Of strangers, who write what looks like the head of a packet before it.
+    /// It comes from strangers, who write what looks like the head of a packet before it.
     Garbage,
 }
 

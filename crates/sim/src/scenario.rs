@@ -252,7 +252,7 @@ impl Scenario {
         let rng = &mut stream(config.seed, Stream::Floods);
         let is_drawn = rng.random_bool(0.25) && config.sabotage.is_none();
         let is_sabotaged = config.sabotage.is_some_and(Sabotage::is_of_floods);
-        // Of what a bit was flipped in, nobody can say whose it is.
+        // Nobody can say whose a datagram is in which a bit was flipped.
         let may_flood = self.weather != Weather::Corrupting && self.participants < THRONG;
         if !may_flood || (!is_sabotaged && !config.floods.unwrap_or(is_drawn)) {
             return;
