@@ -1,7 +1,7 @@
 //! Everything that a seed decides before the first datagram.
 
 use crate::config::SimConfig;
-use crate::flood::Floods;
+use crate::flood::{Floods, Setting};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
@@ -249,10 +249,23 @@ impl Scenario {
 
     /// In some scenarios there are floods, and the relay takes its time for each datagram.
     fn draw_floods(&mut self, config: &SimConfig) {
-        // Of what a bit was flipped in, nobody can say whose it is.
+        let rng = &mut stream(config.seed, Stream::Floods);
+        let is_drawn = rng.random_bool(0.25) && config.sabotage.is_none();
+        let is_sabotaged = config.sabotage.is_some_and(Sabotage::is_of_floods);
+        // Nobody can say whose a datagram is in which a bit was flipped.
         let may_flood = self.weather != Weather::Corrupting && self.participants < THRONG;
-        self.floods = Floods::draw(config, self).filter(|_| may_flood);
-        let Some(floods) = &self.floods else { return };
+        if !may_flood || (!is_sabotaged && !config.floods.unwrap_or(is_drawn)) {
+            return;
+        }
+        let setting = Setting {
+            is_sabotaged,
+            lets_in: self.max_sessions as usize > self.participants && !self.asks_for_tokens,
+            calm_from: self.calm_from,
+            publish_ms: self.habits.publish_ms.start,
+            longest: self.habits.longest,
+            held_back: self.longest_way(0) + self.longest_hold(),
+        };
+        let floods = self.floods.insert(Floods::draw(&setting, rng));
         self.receive_queue = floods.receive_queue;
         let up = floods.budgets.member;
         for budget in self.budgets.iter_mut().flatten() {
@@ -394,11 +407,6 @@ impl Scenario {
         self.longest_turn() * 2 + self.mode.longest_unread() + stalled
     }
 
-    /// Whether there is a place for whoever comes.
-    pub(crate) fn has_places(&self) -> bool {
-        self.max_sessions as usize > self.participants
-    }
-
     /// Whether the tables hold all that is wanted.
     pub(crate) fn has_roomy_tables(&self) -> bool {
         self.tables == ROOMY_TABLES
@@ -414,11 +422,6 @@ impl Scenario {
     /// The longest way down to any participant.
     pub(crate) fn longest_down(&self) -> Duration {
         self.longest_way(1)
-    }
-
-    /// The longest that what was sent by one participant may be held back, and arrive at once.
-    pub(crate) fn longest_up(&self) -> Duration {
-        self.longest_way(0) + self.longest_hold()
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.

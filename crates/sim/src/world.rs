@@ -1,7 +1,8 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
 use crate::config::SimConfig;
-use crate::flood::{FLOODED, Flooder};
+use crate::flood::FLOODED;
+use crate::flooder::Flooder;
 use crate::gateway::Gateway;
 use crate::host::{Host, Read, Waiting};
 use crate::hostile::Hostile;

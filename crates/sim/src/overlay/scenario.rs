@@ -208,8 +208,7 @@ impl Scenario {
             trees,
         };
         if is_shaped {
-            shaping::busy(&mut scenario.habits);
-            scenario.shaped = shaping::draw(config, &scenario);
+            scenario.shape_links(config);
         }
         let may_move = !is_sabotaged && !is_shaped && !asks_for_roles(config);
         if may_move && scenario.faults.is_empty() && !scenario.loses() {
@@ -228,6 +227,25 @@ impl Scenario {
     /// The wire of a link.
     pub(crate) fn wire_of_link(&self, link: usize) -> usize {
         self.participants + link
+    }
+
+    /// Links are shaped for a while. Much is said of few things then, so that they bear some of each, and not all.
+    fn shape_links(&mut self, config: &OverlayConfig) {
+        let habits = &mut self.habits;
+        habits.groups = habits.groups.min(shaping::FEW_GROUPS);
+        habits.wants = habits.groups as usize;
+        habits.publish_ms = 40..100;
+        habits.unicast = habits.unicast.min(0.05);
+        habits.longest = habits.longest.min(120);
+        let each_second = self.participants as u64 * 1000 / habits.publish_ms.start;
+        let setting = shaping::Setting {
+            links: self.links.ends().len(),
+            flows: self.participants as u64 * u64::from(habits.groups),
+            unicasts: (each_second as f64 * habits.unicast).ceil() as u64,
+            longest: habits.longest,
+            calm_from: self.calm_from,
+        };
+        self.shaped = shaping::draw(config.seed, &setting);
     }
 
     /// In most scenarios a key seals few packets: no fewer than twice what may come late on a link, or be
@@ -524,7 +542,7 @@ mod tests {
     #[test]
     fn relays_move_from_one_relay_of_a_mesh_to_another_and_nothing_is_lost() {
         for (relays, seed) in [(8, 247), (6, 266), (12, 370), (12, 762), (11, 2490), (12, 2624)] {
-            let config = OverlayConfig::new(relays, seed);
+            let config = OverlayConfig { shaping: Some(false), ..OverlayConfig::new(relays, seed) };
             let scenario = Scenario::draw(&config);
             let moved = scenario.moves.iter().filter(|one| is_along_mesh(&scenario, one)).count();
             assert!(moved > 1, "seed {seed} moves none along a mesh");
@@ -532,6 +550,13 @@ mod tests {
             assert_eq!(report.verdict(), Ok(()), "seed {seed}");
             assert!(report.parents_succeeded >= moved as u32, "seed {seed}: {report:?}");
         }
+    }
+
+    #[test]
+    fn links_are_shaped_in_some_seeds() {
+        let is_shaped =
+            |seed: &u64| !Scenario::draw(&OverlayConfig::new(3, *seed)).shaped.is_empty();
+        assert!((3..20).contains(&(0..40).filter(is_shaped).count()));
     }
 
     fn is_along_mesh(scenario: &Scenario, of: &Move) -> bool {

@@ -2,6 +2,7 @@
 
 use super::config::{OverlayConfig, OverlaySabotage};
 use super::keys::Keys;
+use super::lately::Lately;
 use super::machine::{self, Held, Machine, Sent};
 use super::model::Model;
 use super::participant::{Participant, participant_at};
@@ -9,7 +10,6 @@ use super::progress::Reloads;
 use super::proofs::Proofs;
 use super::queue::{Datagram, Queue, Step};
 use super::scenario::{Element, Move, Scenario, access_sabotage};
-use super::shaping::Lately;
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
