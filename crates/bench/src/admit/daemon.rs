@@ -35,7 +35,7 @@ const CREATING: u32 = 64;
 /// What everybody's question cost.
 struct Round {
     wall: Duration,
-    /// Of the daemon.
+    /// The daemon's processor time.
     cpu: Duration,
     took: Histogram<u64>,
 }
