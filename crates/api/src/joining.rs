@@ -130,11 +130,12 @@ pub fn joined(
     };
     let mut nearest = ask.measured.clone();
     nearest.sort_by_key(|(relay, delay)| (*delay, *relay));
-    let known = nearest.iter().map(|(relay, _)| *relay);
-    let next = known.chain(emptiest(controller)).find(|next| {
+    let is_next = |next: &RelayId| {
         let state = controller.relay_of(*next).map(|relay| relay.state);
         *next != admission.relay && state == Some(RelayState::Up)
-    });
+    };
+    let next = nearest.into_iter().map(|(relay, _)| relay).find(is_next);
+    let next = next.or_else(|| emptiest(controller).into_iter().find(is_next));
     Ok(Joined {
         world: world.name.to_string(),
         address: admission.address.to_string(),

@@ -165,12 +165,21 @@ impl Footprint {
 
 /// The resident memory of a process that is its own: not its code, of which the kernel brings in as
 /// much at a time as it likes.
-fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+pub(crate) fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+    status_bytes(process, "RssAnon")
+}
+
+/// The greatest resident memory that a process has had, with its code.
+pub(crate) fn peak_bytes(process: u32) -> anyhow::Result<u64> {
+    status_bytes(process, "VmHWM")
+}
+
+fn status_bytes(process: u32, field: &str) -> anyhow::Result<u64> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("{path} has no RssAnon"))? * 1024)
+    Ok(kib.with_context(|| format!("{path} has no {field}"))? * 1024)
 }
 
 #[cfg(test)]

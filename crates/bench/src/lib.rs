@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
+mod admit;
 mod budget;
 mod capacity;
 mod chain;
@@ -56,6 +57,8 @@ enum What {
     Subscribe(subscribe::SubscribeBench),
     /// Participants that one core of a relay lets in within a second
     Join(join::JoinBench),
+    /// Participants that one core of a controller admits within a second, and its memory
+    Admit(admit::AdmitBench),
     /// What floods cost an honest crowd
     Flood(flood::FloodBench),
     /// Memory and idle processor time of a relay with many clients
@@ -125,6 +128,7 @@ impl BenchCommand {
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),
             What::Join(bench) => bench.run(),
+            What::Admit(bench) => bench.run(),
             What::Flood(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Restart(bench) => bench.run(),

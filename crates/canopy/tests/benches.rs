@@ -1,5 +1,5 @@
-//! Benches of several relays, with the real binary: `bench router`, `bench chain`, and `bench subscribe`
-//! over a link.
+//! Benches with processes of the real binary: `bench router`, `bench chain`, `bench subscribe` over a link, and
+//! `bench admit`.
 
 mod support;
 
@@ -102,4 +102,25 @@ fn a_chain_is_measured_against_a_single_relay() {
     let said = String::from_utf8_lossy(&output.stderr);
     let rows = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && rows.lines().count() == 2, "{rows}\n{said}");
+}
+
+#[test]
+fn a_controller_that_is_killed_after_a_bench_has_lost_nobody_and_reserves_nothing_for_who_has_left()
+{
+    let crowd = ["--endpoints", "200", "--worlds", "20", "--together", "32"];
+    let output = run(&[&["bench", "admit", "--json"], &crowd[..]].concat());
+    let Some(rows) = lines(&output) else { return };
+    let at: Vec<_> = rows.iter().map(|row| row["at"].as_str().unwrap()).collect();
+    assert_eq!(at, ["core", "daemon"]);
+    for row in &rows {
+        for key in ["joins_per_second", "joins_per_core_second", "memory_bytes", "started_again_ms"]
+        {
+            assert!(row[key].as_f64() > Some(0.0), "{key}: {row}");
+        }
+        assert_eq!((&row["endpoints"], &row["lost"]), (&200.into(), &0.into()), "{row}");
+    }
+    for key in ["renewals_per_core_second", "leaves_per_core_second", "join_p50_ms", "join_p99_ms"]
+    {
+        assert!(rows[1][key].as_f64() > Some(0.0), "{key}: {}", rows[1]);
+    }
 }

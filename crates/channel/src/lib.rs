@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod frames;
 mod hello;
 mod noise;
 mod pieces;
@@ -29,22 +30,22 @@ pub use hello::{Budget, Hello, Join, Nearness, Register, Registered, Reply};
 pub use pieces::{NoPiece, Pieces, pieces};
 
 use canopy_session::{Identity, PublicKey};
+use frames::{Frames, push_frame};
 use noise::Handshake;
 use snow::StatelessTransportState;
 use socket2::{SockRef, TcpKeepalive};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Bytes that a sealed message has beside what is in it.
 const TAG: usize = 16;
-/// Bytes before each message that say its length.
-const PREFIX: usize = 2;
+const MOST_SEALED: usize = u16::MAX as usize;
 /// The longest message, bytes.
-pub const MOST: usize = u16::MAX as usize - TAG;
+pub const MOST: usize = MOST_SEALED - TAG;
 /// A connection on which nothing is sent is probed this often.
 const PROBE: Duration = Duration::from_secs(1);
 /// A connection ends when the other side's host has confirmed nothing for so long.
@@ -75,12 +76,12 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut read, mut write) = split(stream)?;
+            let (mut frames, mut write) = split(stream)?;
             let mut handshake = Handshake::caller(own, controller)?;
             send_frame(&mut write, &handshake.write()?).await?;
-            let second = read_handshake(&mut read).await?;
-            handshake.read(&second).map_err(|_| ChannelError::NotTheController)?;
-            Channel::of(handshake, read, write)
+            let second = frames.next(MOST_HANDSHAKE).await?;
+            handshake.read(second).map_err(|_| ChannelError::NotTheController)?;
+            Channel::of(handshake, frames, write)
         })
         .await
     }
@@ -96,25 +97,25 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut read, mut write) = split(stream)?;
+            let (mut frames, mut write) = split(stream)?;
             let mut handshake = Handshake::controller(own)?;
-            let first = read_handshake(&mut read).await?;
-            handshake.read(&first).map_err(|_| ChannelError::NotACaller)?;
+            let first = frames.next(MOST_HANDSHAKE).await?;
+            handshake.read(first).map_err(|_| ChannelError::NotACaller)?;
             send_frame(&mut write, &handshake.write()?).await?;
-            Channel::of(handshake, read, write)
+            Channel::of(handshake, frames, write)
         })
         .await
     }
 
     fn of(
         handshake: Handshake,
-        read: OwnedReadHalf,
+        frames: Frames<OwnedReadHalf>,
         write: OwnedWriteHalf,
     ) -> Result<Channel, ChannelError> {
         let (peer, seal) = handshake.finish()?;
         let seal = Arc::new(seal);
         let sender = Sender { seal: seal.clone(), number: 0, write };
-        let receiver = Receiver { seal, number: 0, read, buffer: Vec::new() };
+        let receiver = Receiver { seal, number: 0, frames };
         Ok(Channel { sender, receiver, peer })
     }
 
@@ -196,13 +197,29 @@ impl Sender {
     /// # Errors
     /// The message is too long, or the connection has ended.
     pub async fn send(&mut self, message: &[u8]) -> Result<(), ChannelError> {
-        if message.len() > MOST {
-            return Err(ChannelError::TooLong(message.len()));
+        self.send_all([message]).await
+    }
+
+    /// Sends several messages, as [`Sender::send`] does, in one piece if the connection takes it.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_all<M: AsRef<[u8]>>(
+        &mut self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<(), ChannelError> {
+        let mut out = Vec::new();
+        for message in messages {
+            let message = message.as_ref();
+            if message.len() > MOST {
+                return Err(ChannelError::TooLong(message.len()));
+            }
+            let mut sealed = vec![0; message.len() + TAG];
+            let len = self.seal.write_message(self.number, message, &mut sealed)?;
+            self.number += 1;
+            push_frame(&mut out, &sealed[..len])?;
         }
-        let mut sealed = vec![0; message.len() + TAG];
-        let len = self.seal.write_message(self.number, message, &mut sealed)?;
-        self.number += 1;
-        send_frame(&mut self.write, &sealed[..len]).await
+        Ok(self.write.write_all(&out).await?)
     }
 }
 
@@ -211,9 +228,7 @@ impl Sender {
 pub struct Receiver {
     seal: Arc<StatelessTransportState>,
     number: u64,
-    read: OwnedReadHalf,
-    /// What has come of the next message.
-    buffer: Vec<u8>,
+    frames: Frames<OwnedReadHalf>,
 }
 
 impl Receiver {
@@ -222,24 +237,40 @@ impl Receiver {
     /// # Errors
     /// The connection has ended, or what came is not the other side's.
     pub async fn receive(&mut self) -> Result<Vec<u8>, ChannelError> {
-        fill_frame(&mut self.read, &mut self.buffer, usize::from(u16::MAX)).await?;
-        let sealed = &self.buffer[PREFIX..];
-        let mut message = vec![0; sealed.len()];
-        let read = self.seal.read_message(self.number, sealed, &mut message);
-        let len = read.map_err(|_| ChannelError::Forged)?;
-        self.number += 1;
-        message.truncate(len);
-        self.buffer.clear();
-        Ok(message)
+        let sealed = self.frames.next(MOST_SEALED).await?;
+        open(&self.seal, &mut self.number, sealed)
+    }
+
+    /// The next message, if all of it came along with the one before.
+    ///
+    /// # Errors
+    /// What came is not the other side's.
+    pub fn received(&mut self) -> Result<Option<Vec<u8>>, ChannelError> {
+        let sealed = self.frames.ready(MOST_SEALED)?;
+        sealed.map(|sealed| open(&self.seal, &mut self.number, sealed)).transpose()
     }
 }
 
-fn split(stream: TcpStream) -> Result<(OwnedReadHalf, OwnedWriteHalf), ChannelError> {
+/// Opens the message of this number, and counts it.
+fn open(
+    seal: &StatelessTransportState,
+    number: &mut u64,
+    sealed: &[u8],
+) -> Result<Vec<u8>, ChannelError> {
+    let mut message = vec![0; sealed.len()];
+    let len = seal.read_message(*number, sealed, &mut message);
+    message.truncate(len.map_err(|_| ChannelError::Forged)?);
+    *number += 1;
+    Ok(message)
+}
+
+fn split(stream: TcpStream) -> Result<(Frames<OwnedReadHalf>, OwnedWriteHalf), ChannelError> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE))?;
     socket.set_tcp_user_timeout(Some(VANISHED))?;
-    Ok(stream.into_split())
+    let (read, write) = stream.into_split();
+    Ok((Frames::new(read), write))
 }
 
 async fn within<T>(
@@ -249,50 +280,8 @@ async fn within<T>(
     timeout(deadline, what).await.unwrap_or(Err(ChannelError::Silent(deadline)))
 }
 
-async fn read_handshake(read: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, ChannelError> {
+async fn send_frame(write: &mut OwnedWriteHalf, bytes: &[u8]) -> Result<(), ChannelError> {
     let mut frame = Vec::new();
-    fill_frame(read, &mut frame, MOST_HANDSHAKE).await?;
-    Ok(frame.split_off(PREFIX))
-}
-
-/// Reads until the buffer has a whole frame, with its length before it. What has come stays in the
-/// buffer if this is given up.
-async fn fill_frame(
-    read: &mut (impl AsyncRead + Unpin),
-    buffer: &mut Vec<u8>,
-    most: usize,
-) -> Result<(), ChannelError> {
-    loop {
-        let wanted = match buffer.first_chunk() {
-            None => PREFIX,
-            Some(length) => {
-                let length = usize::from(u16::from_be_bytes(*length));
-                if length > most {
-                    return Err(ChannelError::TooLong(length));
-                }
-                PREFIX + length
-            }
-        };
-        let missing = wanted - buffer.len();
-        if missing == 0 && wanted > PREFIX {
-            return Ok(());
-        }
-        if missing == 0 {
-            return Err(ChannelError::Forged);
-        }
-        if read.take(missing as u64).read_buf(buffer).await? == 0 {
-            return Err(ChannelError::Ended);
-        }
-    }
-}
-
-async fn send_frame(
-    write: &mut (impl AsyncWrite + Unpin),
-    bytes: &[u8],
-) -> Result<(), ChannelError> {
-    let length = u16::try_from(bytes.len()).map_err(|_| ChannelError::TooLong(bytes.len()))?;
-    let mut frame = Vec::with_capacity(PREFIX + bytes.len());
-    frame.extend_from_slice(&length.to_be_bytes());
-    frame.extend_from_slice(bytes);
+    push_frame(&mut frame, bytes)?;
     Ok(write.write_all(&frame).await?)
 }

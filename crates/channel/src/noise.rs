@@ -1,7 +1,7 @@
 //! The handshake's keys.
 
 use crate::{ChannelError, MOST_HANDSHAKE};
-use canopy_session::{Identity, PublicKey};
+use canopy_session::{Curve, Identity, PublicKey};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -28,7 +28,10 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
+        match choice {
+            DHChoice::Curve25519 => Some(Box::new(Curve::default())),
+            _ => None,
+        }
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {

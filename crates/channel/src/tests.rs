@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 const SOON: Duration = Duration::from_secs(5);
@@ -70,11 +71,12 @@ fn a_controller_with_another_key_is_refused() {
 #[test]
 fn who_answers_without_the_key_is_not_believed() {
     run(async {
-        let (called, mut accepted) = connection().await;
+        let (called, accepted) = connection().await;
         let caller = identity(1);
         let answer = async {
-            let _first = read_handshake(&mut accepted).await.unwrap();
-            send_frame(&mut accepted, &[9; 48]).await.unwrap();
+            let (mut frames, mut write) = split(accepted).unwrap();
+            let _first = frames.next(MOST_HANDSHAKE).await.unwrap();
+            send_frame(&mut write, &[9; 48]).await.unwrap();
         };
         let expected = identity(2);
         let call = Channel::call(called, &caller, expected.public(), SOON);
@@ -108,6 +110,25 @@ fn handshakes_that_are_too_long_short_or_empty_are_refused_at_once() {
             let accepted = Channel::accept(accepted, &identity(2), SOON).await.unwrap_err();
             assert!(!matches!(accepted, ChannelError::Silent(_)), "{said:?}: {accepted:?}");
         }
+    });
+}
+
+#[test]
+fn messages_that_are_sent_together_arrive_in_order_and_none_of_them_is_too_long() {
+    run(async {
+        let (mut caller, mut controller) = channel().await;
+        caller.sender.send_all([&b"one"[..], b"", &[7; 300]]).await.unwrap();
+        assert_eq!(controller.receiver.received().unwrap(), None, "nothing was waited for");
+        assert_eq!(controller.receive().await.unwrap(), b"one");
+        // They left in one piece.
+        assert_eq!(controller.receiver.received().unwrap().unwrap(), b"");
+        assert_eq!(controller.receiver.received().unwrap().unwrap(), [7; 300]);
+        assert_eq!(controller.receiver.received().unwrap(), None);
+        caller.send(b"last").await.unwrap();
+        assert_eq!(controller.receive().await.unwrap(), b"last");
+        let long = vec![0; MOST + 1];
+        let refused = caller.sender.send_all([&b"short"[..], &long]).await;
+        assert!(matches!(refused, Err(ChannelError::TooLong(_))), "{refused:?}");
     });
 }
 

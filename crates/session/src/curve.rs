@@ -11,9 +11,9 @@ const LEN: usize = 32;
 /// An X25519 public key.
 pub type PublicKey = [u8; 32];
 
-/// A key pair.
+/// A key pair, for handshakes of [`snow`].
 #[derive(Default)]
-pub(crate) struct Curve {
+pub struct Curve {
     private: [u8; LEN],
     public: PublicKey,
 }

@@ -19,7 +19,7 @@ mod tag;
 mod ticket;
 
 pub use answer::{Answer, refuse, unknown};
-pub use curve::PublicKey;
+pub use curve::{Curve, PublicKey};
 pub use noise::Identity;
 pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
 pub use requests::RequestNumber;

@@ -1,12 +1,13 @@
 //! Keys that sign tokens and keys that verify them, in PASERK text.
 
 use crate::paseto::{Footer, MAX_TOKEN};
+use crate::signature::Signer;
 use crate::text::serde_as_text;
 use core::fmt;
 use core::str::FromStr;
 use pasetors::keys::{AsymmetricPublicKey, AsymmetricSecretKey};
 use pasetors::paserk::{FormatAsPaserk, Id};
-use pasetors::version4::{PublicToken, V4};
+use pasetors::version4::V4;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub struct KeyId(pub(crate) Arc<str>);
 
 /// A key that signs: `k4.secret.…`.
 pub struct SigningKey {
-    secret: AsymmetricSecretKey<V4>,
+    signer: Signer,
     public: PublicKey,
 }
 
@@ -50,7 +51,7 @@ impl SigningKey {
         let Some((secret, public)) = parsed else {
             unreachable!("a pair has 64 bytes of secret key and 32 of public key");
         };
-        SigningKey { secret, public: PublicKey(public) }
+        SigningKey { signer: Signer::new(secret), public: PublicKey(public) }
     }
 
     /// The key that verifies what this one signs.
@@ -60,7 +61,7 @@ impl SigningKey {
 
     /// The key as text. Whoever has it can issue tokens.
     pub fn to_secret_text(&self) -> String {
-        paserk(&self.secret)
+        paserk(self.signer.secret())
     }
 
     /// Signs claims for one purpose.
@@ -73,8 +74,8 @@ impl SigningKey {
         let claims = serde_json::to_vec(claims).map_err(not_written)?;
         let footer = Footer { kid: self.public.id().0.to_string() };
         let footer = serde_json::to_vec(&footer).map_err(not_written)?;
-        PublicToken::sign(&self.secret, &claims, Some(&footer), Some(purpose))
-            .map_err(|error| KeyError::Claims(format!("{error:?}")))
+        let signed = self.signer.sign(&claims, &footer, purpose);
+        signed.map_err(|error| KeyError::Claims(format!("{error:?}")))
     }
 }
 
@@ -88,7 +89,7 @@ impl FromStr for SigningKey {
         // The seed, and behind it the public key; a text with another public key is no key.
         let seed = secret.as_bytes().first_chunk::<32>().ok_or(not_a_key.clone())?;
         let key = SigningKey::from_seed(*seed);
-        if key.secret == secret { Ok(key) } else { Err(not_a_key) }
+        if *key.signer.secret() == secret { Ok(key) } else { Err(not_a_key) }
     }
 }
 

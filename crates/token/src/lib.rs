@@ -20,6 +20,7 @@ mod key_set;
 mod keys;
 mod paseto;
 mod revocations;
+mod signature;
 mod text;
 mod unix_time;
 

@@ -33,6 +33,8 @@ const MOST_OF_IP: u32 = 64;
 const MOST_FOLLOWERS_OF_IP: u32 = MOST as u32 / 4;
 /// Messages that may wait for a relay. What is not taken is sent again later.
 const QUEUE: usize = 256;
+/// Messages for a relay that leave together, and messages of one that are taken together, if so many wait.
+const TOGETHER: usize = 32;
 
 /// Which relays may register.
 #[derive(Clone, Debug)]
@@ -367,8 +369,9 @@ impl Answering {
     ) -> anyhow::Error {
         let Channel { mut sender, mut receiver, .. } = channel;
         let send = async {
-            while let Some(message) = messages.recv().await {
-                if let Err(error) = sender.send(&message).await {
+            let mut waiting = Vec::new();
+            while messages.recv_many(&mut waiting, TOGETHER).await > 0 {
+                if let Err(error) = sender.send_all(waiting.drain(..)).await {
                     return anyhow::Error::from(error);
                 }
             }
@@ -381,8 +384,16 @@ impl Answering {
                     Ok(Err(error)) => return anyhow::Error::from(error),
                     Err(_) => return anyhow!("it was silent for {} s", SILENCE.as_secs()),
                 };
+                let mut together = vec![message];
+                while together.len() < TOGETHER {
+                    match receiver.received() {
+                        Ok(Some(message)) => together.push(message),
+                        Ok(None) => break,
+                        Err(error) => return error.into(),
+                    }
+                }
                 let taken = self.handle.ask(move |controller, now| {
-                    controller.handle_message(now, id, &message);
+                    together.iter().for_each(|message| controller.handle_message(now, id, message));
                 });
                 if let Err(error) = taken.await {
                     return error;

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 const RELAYS: [&str; 3] = ["r1", "r2", "r3"];
 /// The controller is killed so often.
 const KILLS: usize = 3;
-/// So many are let in before each.
+/// At least this many are let in before each.
 const BEFORE: usize = 60;
 /// Participants that ask at a time.
 const TOGETHER: usize = 32;

@@ -18,7 +18,6 @@ mod reference;
 mod relays;
 mod relocating;
 mod repairing;
-mod scale;
 mod sim;
 mod thousand;
 
