@@ -1,11 +1,10 @@
 //! Flows of a row that have no pair, because the table of pairs is full: nothing is kept of any one of them.
 //!
 //! The first update in each period of the floor goes. Whether another goes says its number in its flow, times the
-//! golden ratio: however small a part of a flow's updates is to go, those are spread nearly evenly. The part is what is
-//! fair by the row's water level. What all
-//! these flows take at a water level is known by *kinds*, those of about the same weight beside what they send, so
-//! that the rates of the row's pairs leave them what is theirs. What goes waits in a queue. Where pairs wait too, both
-//! have their parts of what may be sent.
+//! golden ratio: however small a part of a flow's updates is to go, those are spread nearly evenly. The part is what
+//! is fair by the row's water level. What all these flows take at a water level is known by *kinds*, those of about
+//! the same weight beside what they send, so that the rates of the row's pairs leave them what is theirs. What goes
+//! waits in a queue. Where pairs wait too, both have their parts of what may be sent.
 
 use super::super::allowance::{Down, spare};
 use super::super::flows::Pace;
@@ -146,11 +145,11 @@ impl Creditless {
         }
     }
 
-    /// Whether the last update of a flow goes, of which this part is to go. The floor stands still, so the first of each
-    /// of its periods goes. A part that moves with the water level would count updates twice or not at all so:
-    /// of what is beyond the floor, the golden ratio says whose turn it is.
+    /// Whether the last update of a flow goes, of which this part is to go. The floor stands still, so the first of
+    /// each of its periods goes. A part that moves with the water level would count updates twice or not at all so: of
+    /// what is beyond the floor, the golden ratio says whose turn it is.
     fn is_its_turn(&self, flow: FlowId, pace: &Pace, (part, floor): (f32, f32)) -> bool {
-        // Of a flow that begins no period is known.
+        // A flow that begins has no period yet.
         let has_begun = pace.said > 1;
         if part >= 1.0 || has_begun && pace.begins(self.fairness.floor, phase_of(flow)) {
             return true;
