@@ -252,11 +252,12 @@ fn see(trace: &Trace, (seconds, viewers): (f64, usize), most: &[(f64, f64)]) {
         let BudgetSummary { worst_error_updates: worst, error_p50_updates: p50, .. } = found;
         println!(
             "{} {budget} %: error p50 {p50:.2}, p99 {:.2}, worst {worst:.2}, foreseen {:.2}; index {jfi_weighted:.4}, \
-             utilisation {utilisation:.3}, nearest ten {:.3}, longest gap {longest_gap_ms:.0} ms",
+             utilisation {utilisation:.3}, nearest ten {:.3}, longest gap {longest_gap_ms:.0} ms, {:.0} ms beyond 1.1 intervals and a tick",
             trace.name(),
             found.error_p99_updates,
             found.foreseen_error_updates.unwrap_or_default(),
             found.nearest_ten_of_fair,
+            found.worst_gap_excess_ms,
         );
     }
     for (found, (_, worst)) in summary.budgets.iter().zip(most) {

@@ -32,6 +32,8 @@ pub(crate) struct FlowKey {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     seen: Time,
+    /// When the one before that came.
+    before: Time,
     /// The mean time between two, in seconds; 0 is unknown.
     interval: f32,
     /// How many have come; wraps.
@@ -45,7 +47,8 @@ const SMOOTH_INTERVALS: u32 = 16;
 
 impl Pace {
     fn note(&mut self, now: Time) {
-        let gap = now.since(core::mem::replace(&mut self.seen, now));
+        self.before = core::mem::replace(&mut self.seen, now);
+        let gap = now.since(self.before);
         if self.said > 0 && gap < FLOW_LIFETIME {
             let of = self.said.min(SMOOTH_INTERVALS) as f32;
             self.interval += (gap.as_secs_f32() - self.interval) / of;
@@ -53,10 +56,18 @@ impl Pace {
         self.said = self.said.wrapping_add(1);
     }
 
-    /// That of a flow whose speed is not known.
+    /// That of a flow of as many updates a second as one is thought to send whose speed is not known.
     #[cfg(test)]
     pub(crate) fn after(said: u32) -> Pace {
-        Pace { said, ..Pace::default() }
+        let at = |said: u32| Time::from_millis(1_000 + 100 * u64::from(said));
+        Pace { seen: at(said), before: at(said.saturating_sub(1)), interval: 0.0, said }
+    }
+
+    /// Whether this is the first update since time was a multiple of a period and a part of it.
+    pub(crate) fn begins(&self, period: Duration, part: f32) -> bool {
+        let period = period.as_nanos().max(1) as u64;
+        let number = |at: Time| (at.as_nanos() + (period as f32 * part) as u64) / period;
+        number(self.seen) != number(self.before)
     }
 
     /// Updates a second.

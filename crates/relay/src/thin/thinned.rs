@@ -41,7 +41,7 @@ pub struct LeftOutRates {
 }
 
 impl LeftOutRates {
-    /// Of all classes, for whatever reason.
+    /// All classes together, for whatever reason.
     pub fn all(&self) -> u64 {
         self.thinned + self.urgent_thinned + self.waited_too_long + self.urgent_waited_too_long
     }

@@ -14,7 +14,7 @@ const MILLI: Duration = Duration::from_millis(1);
 /// Whose errors are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 /// How long nothing changes, and how long rates need to settle: what a flow sends is averaged over 2 s.
-const PHASE: Duration = Duration::from_secs(24);
+const PHASE: Duration = Duration::from_secs(44);
 const SETTLING: Duration = Duration::from_secs(6);
 const PHASES: usize = 3;
 /// One update in two seconds.
@@ -238,12 +238,20 @@ impl Case {
         let due = |sent: &Vec<Sent>| sent.iter().map(|one| one.share).sum::<f64>();
         let in_window = offered.iter().map(came).sum::<f64>() / time * WINDOW.as_secs_f64();
         for (source, sent) in offered.iter().enumerate().filter(|(_, sent)| !sent.is_empty()) {
-            let off = worst_error(sent, WINDOW).unwrap_or(0.0) - 1.5;
-            found.off = found.off.max(off / in_window);
-            let may_be = 1.1 * time / due(sent) + 1.0 / self.sources[source].hz;
+            let off = worst_error(sent, WINDOW).unwrap_or(0.0);
+            let fair = due(sent) / time;
+            let is_at_floor = fair <= 1.01 * FLOOR && came(sent) > 0.0;
+            let gets_all = due(sent) >= 0.99 * sent.len() as f64;
+            if is_at_floor {
+                found.off_at_floor = found.off_at_floor.max(off);
+            }
+            found.off = found.off.max((off - 1.5) / in_window);
+            let late =
+                if is_at_floor || gets_all { &mut found.late } else { &mut found.late_between };
+            let may_be = 1.1 / fair + 1.0 / self.sources[source].hz;
             let times = self.stage.times(FLOWS + viewer, source, from, to);
             for gap in times.windows(2).map(|two| two[1] - two[0]) {
-                found.late = found.late.max(gap - may_be - TICK.as_secs_f64());
+                *late = late.max(gap - may_be - TICK.as_secs_f64());
             }
         }
         found.jfi = weighted_jain(offered.iter().map(|sent| (came(sent), due(sent)))).unwrap();
@@ -298,9 +306,12 @@ struct Found {
     off: f64,
     /// The same, where things change, in seconds of what the flow sends.
     moving: f64,
+    /// The same of flows at the floor, in updates, and without taking 1.5 off.
+    off_at_floor: f64,
     /// By how much the longest gap of a flow is longer than 1.1 fair intervals, the time between two updates
-    /// and a tick, in seconds.
+    /// and a tick, in seconds: of flows that are at the floor or get all that they send, and of those between.
     late: f64,
+    late_between: f64,
     jfi: f64,
     utilisation: f64,
     /// The bytes beyond its budget in any 100 ms.
@@ -308,31 +319,43 @@ struct Found {
 }
 
 impl Found {
-    const GOOD: Found =
-        Found { off: 0.0, moving: 0.0, late: -1.0, jfi: 1.0, utilisation: 1.0, excess: 0.0 };
+    const GOOD: Found = Found {
+        off: 0.0,
+        moving: 0.0,
+        off_at_floor: 0.0,
+        late: -1.0,
+        late_between: -1.0,
+        jfi: 1.0,
+        utilisation: 1.0,
+        excess: 0.0,
+    };
 
     /// The worse of both.
     fn and(self, other: Found) -> Found {
         Found {
             off: self.off.max(other.off),
             moving: self.moving.max(other.moving),
+            off_at_floor: self.off_at_floor.max(other.off_at_floor),
             late: self.late.max(other.late),
+            late_between: self.late_between.max(other.late_between),
             jfi: self.jfi.min(other.jfi),
             utilisation: self.utilisation.min(other.utilisation),
             excess: self.excess.max(other.excess),
         }
     }
 
-    /// The aims are 1.5 updates, a tick, 0.99, 97 % and a datagram. Weights are so far apart that nearly all
-    /// flows have either all that they send or the floor, and one or two are in between: these make up for what
-    /// all others get a little more or less, and wait while the floors of all others are due at once. What is
-    /// looser here is the worst of 24 cases, nearly all of it where a receiver has 20 updates a second for
-    /// 25 flows. After a change a flow's rate follows what all send, which is known after two seconds or so.
+    /// The aims are 1.5 updates, a tick, 0.99, 97 % and a datagram. Flows at the floor keep to all of them, and who gets
+    /// all that it sends to that of gaps. Weights are so far apart that only one or two flows are between these: they
+    /// make up for what all others get a little more or less, and that is much of the little that they get. A flow
+    /// that sends twice in a tick has both counted by the relay, but once here. After a change a flow's rate follows what
+    /// all send, which is known after two seconds or so.
     fn check(&self, what: &str) {
-        assert!(self.off <= 0.04, "{what}: {self:?}");
-        assert!(self.moving <= 3.5, "{what}: {self:?}");
-        assert!(self.late <= 0.85, "{what}: {self:?}");
-        assert!(self.jfi >= 0.985, "{what}: {self:?}");
+        assert!(self.off_at_floor <= 1.5, "{what}: {self:?}");
+        assert!(self.off <= 0.03, "{what}: {self:?}");
+        assert!(self.moving <= 1.0, "{what}: {self:?}");
+        assert!(self.late <= 0.035, "{what}: {self:?}");
+        assert!(self.late_between <= 0.35, "{what}: {self:?}");
+        assert!(self.jfi >= 0.99, "{what}: {self:?}");
         assert!(self.utilisation >= 0.97, "{what}: {self:?}");
         assert!(self.excess <= SAFE_DATAGRAM as f64 + 50.0, "{what}: {self:?}");
     }
