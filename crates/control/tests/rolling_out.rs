@@ -99,7 +99,7 @@ fn a_ring_that_is_opened_elsewhere_is_never_closed() {
     let ring = || with_members(&[(0, 1), (1, 2), (2, 3), (0, 3)], Core::Center);
     let change = |bed: &mut Bed| {
         let used = bed.branches(1).into_iter().find(|of| !of.role.is_standby()).unwrap();
-        bed.controller.remove_link(used.link).unwrap();
+        bed.controller.remove_link_at_once(used.link).unwrap();
     };
     for told in [&[][..], &[0], &[1, 2], &[0, 1, 2]] {
         die_after(ring, change, told);
@@ -140,7 +140,7 @@ fn nobody_takes_new_branches_before_a_relay_that_refuses_has_let_go() {
         };
         let before = [0, 1, 2, 3].map(|of| standing(&bed, of));
         let gone = before[at][0];
-        bed.controller.remove_link(gone).unwrap();
+        bed.controller.remove_link_at_once(gone).unwrap();
         bed.refuses = Some(at);
         for _ in 0..5 * BETWEEN {
             bed.tick(|_| true);

@@ -152,7 +152,7 @@ fn a_controller_that_starts_on_the_way_has_the_tree_in_force_and_goes_on() {
     bed.controller = start.unwrap();
     assert_eq!(bed.controller.tree(bed.comtree()), tree);
     assert_eq!(bed.controller.mesh(bed.comtree()), mesh);
-    assert!(!bed.is_moving());
+    assert!(bed.is_moving());
     bed.succeeds = true;
     bed.wait();
     assert!(bed.branches(0).is_empty(), "{}", bed.why());
