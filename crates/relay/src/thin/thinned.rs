@@ -128,6 +128,11 @@ impl ThinnedReceivers {
         (left_out.all() > 0).then_some((delivered, left_out))
     }
 
+    /// Whether nobody is known to be thinned, nor was found in the round that is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.most.is_empty() && self.found.is_empty()
+    }
+
     /// A receiver was found for which something was left out.
     pub(crate) fn found(&mut self, receiver: ThinnedReceiver) {
         let rank = receiver.rank();
