@@ -18,7 +18,7 @@ pub struct ThinnedReceiver {
     pub path: Path,
     /// What it may be sent.
     pub budget: Down,
-    /// What bounds that; `None` for a neighbour relay, whose link has a capacity.
+    /// What bounds that; `None` is a neighbour relay's share of its link.
     pub because: Option<Bound>,
     /// Updates a second that it was sent.
     pub delivered: u64,
