@@ -104,7 +104,8 @@ fn a_relay_that_falls_idle_forgets_who_was_thinned_and_who_sent_the_most() {
 }
 
 /// What is important waits in order, and is dropped only once it has waited for too long: by class and reason the
-/// list says as much as the counters.
+/// list says as much as the counters, as the member stays in its row. What was left out for one that has gone to another
+/// row since is counted, and in no list.
 #[test]
 fn what_a_receiver_lacks_is_told_by_class_and_reason() {
     let mut stage = Stage::new(without_paths(PERIODIC), 2);
