@@ -277,9 +277,7 @@ impl Relay {
 
     fn look_for_thinning(&mut self, port: PortIndex, now: Time) {
         let sent = self.paths.updates_sent(port);
-        let Some((delivered, left_out)) = self.thinning.thinned.look(port, now, sent) else {
-            return;
-        };
+        let Some(rates) = self.thinning.thinned.look(port, now, sent) else { return };
         let Some((comtree, address, path)) = who(port, &self.ports, &self.sessions) else { return };
         let budget = self.thinning.budget_of(port);
         let (own, because) = self.down_and_why(port);
@@ -296,8 +294,9 @@ impl Relay {
             path,
             budget,
             because,
-            delivered,
-            left_out,
+            delivered: rates.delivered,
+            left_out: rates.left_out,
+            part_left_out: rates.part_left_out,
         });
     }
 }
