@@ -92,8 +92,9 @@ pub struct ThinnedDrops {
 
 impl From<&ThinnedReceiver> for ThinnedReport {
     fn from(receiver: &ThinnedReceiver) -> ThinnedReport {
-        let ThinnedReceiver { comtree, address, path, budget, because, delivered, left_out } =
-            *receiver;
+        let ThinnedReceiver {
+            comtree, address, path, budget, because, delivered, left_out, ..
+        } = *receiver;
         let because = match because {
             None => "link",
             Some(Bound::Admitted) => "admitted",

@@ -306,6 +306,11 @@ impl Meters {
         &self.talkers
     }
 
+    /// Whether those who sent the most are known, or being found: another round may know of none.
+    pub(crate) fn has_talkers(&self) -> bool {
+        !self.talkers.is_empty() || !self.found.is_empty()
+    }
+
     /// Whether a round over all ports is under way, or due.
     pub(crate) fn begin_round(&mut self, now: Time) -> bool {
         if self.next == 0 {

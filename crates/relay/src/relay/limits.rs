@@ -277,22 +277,26 @@ impl Relay {
 
     fn look_for_thinning(&mut self, port: PortIndex, now: Time) {
         let sent = self.paths.updates_sent(port);
-        let Some((delivered, left_out)) = self.thinning.thinned.look(port, now, sent) else {
-            return;
-        };
+        let Some(rates) = self.thinning.thinned.look(port, now, sent) else { return };
         let Some((comtree, address, path)) = who(port, &self.ports, &self.sessions) else { return };
         let budget = self.thinning.budget_of(port);
-        let is_relay =
-            self.ports.get(port).is_some_and(|port| matches!(port.peer, Peer::Branch(_)));
-        let because = (!is_relay).then(|| self.down_and_why(port).1);
+        let (own, because) = self.down_and_why(port);
+        // A neighbour's own budget may be less than its share of the link.
+        let is_less = match budget.bits {
+            0 => budget.updates != own.updates,
+            bits => bits != own.bits,
+        };
+        let is_of_link = is_less && self.thinning.links.share_of(port).is_limited();
+        let because = (!is_of_link).then_some(because);
         self.thinning.thinned.found(ThinnedReceiver {
             comtree,
             address,
             path,
             budget,
             because,
-            delivered,
-            left_out,
+            delivered: rates.delivered,
+            left_out: rates.left_out,
+            part_left_out: rates.part_left_out,
         });
     }
 }

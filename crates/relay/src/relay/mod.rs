@@ -389,6 +389,8 @@ impl Relay {
             && self.muted.is_empty()
             && self.overlay.routes.len() == 0
             && self.unsaid.is_empty()
+            && !self.meters.has_talkers()
+            && self.thinning.thinned.is_empty()
             && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
     }

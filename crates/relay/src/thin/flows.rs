@@ -32,8 +32,10 @@ pub(crate) struct FlowKey {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     seen: Time,
-    /// When the one before that came.
+    /// When the last came before those that came then, and which was the first of these: a flush may bring several, of
+    /// which one row is told after the other.
     before: Time,
+    first: u32,
     /// The mean time between two, in seconds; 0 is unknown.
     interval: f32,
     /// How many have come; wraps.
@@ -47,27 +49,32 @@ const SMOOTH_INTERVALS: u32 = 16;
 
 impl Pace {
     fn note(&mut self, now: Time) {
-        self.before = core::mem::replace(&mut self.seen, now);
-        let gap = now.since(self.before);
+        let gap = now.since(self.seen);
         if self.said > 0 && gap < FLOW_LIFETIME {
             let of = self.said.min(SMOOTH_INTERVALS) as f32;
             self.interval += (gap.as_secs_f32() - self.interval) / of;
         }
         self.said = self.said.wrapping_add(1);
+        if now != self.seen {
+            self.before = core::mem::replace(&mut self.seen, now);
+            self.first = self.said;
+        }
     }
 
     /// That of a flow of as many updates a second as one is thought to send whose speed is not known.
     #[cfg(test)]
     pub(crate) fn after(said: u32) -> Pace {
         let at = |said: u32| Time::from_millis(1_000 + 100 * u64::from(said));
-        Pace { seen: at(said), before: at(said.saturating_sub(1)), interval: 0.0, said }
+        let (seen, before) = (at(said), at(said.saturating_sub(1)));
+        Pace { seen, before, first: said, interval: 0.0, said }
     }
 
-    /// Whether this is the first update since time was a multiple of a period and a part of it.
+    /// Whether update `said`, which came when the last did, is the first since time was a multiple of a period and a
+    /// part of it.
     pub(crate) fn begins(&self, period: Duration, part: f32) -> bool {
         let period = period.as_nanos().max(1) as u64;
         let number = |at: Time| (at.as_nanos() + (period as f32 * part) as u64) / period;
-        number(self.seen) != number(self.before)
+        self.said == self.first && number(self.seen) != number(self.before)
     }
 
     /// Updates a second.
@@ -310,6 +317,22 @@ mod tests {
 
     fn key(src: u16, group: u32) -> FlowKey {
         FlowKey { comtree: 1, src: Address::unicast(1, src), object: 0, dst: Address(group) }
+    }
+
+    #[test]
+    fn the_first_of_a_flush_begins_a_period_whichever_is_the_last() {
+        let (mut pace, period) = (Pace::default(), Duration::from_secs(1));
+        let begins = |pace: Pace, said| Pace { said, ..pace }.begins(period, 0.0);
+        for update in 0..30 {
+            pace.note(Time::from_millis(900 + 50 * (update / 3)));
+        }
+        // At 1,350 ms.
+        assert!((1..=30).all(|said| !begins(pace, said)));
+        for _ in 0..3 {
+            pace.note(Time::from_millis(2_010));
+            let beginning: Vec<u32> = (28..=33).filter(|said| begins(pace, *said)).collect();
+            assert_eq!(beginning, [31]);
+        }
     }
 
     #[test]

@@ -99,8 +99,8 @@ impl Thinning {
         self.chosen.clear();
         self.died.clear();
         entry.row.expire_urgent(now, |update| self.died.push(update));
-        let estimate = self.choose_leftovers(now, row, pending);
-        let estimate = estimate + self.choose((now, fairness), row, down);
+        let (of_leftovers, lost_by) = self.choose_leftovers(now, row, pending);
+        let estimate = of_leftovers + self.choose((now, fairness), row, down);
         let entry = self.rows.get_mut(row);
         let closed = before - entry.row.pairs();
         if entry.row.take_left_out() || entry.is_waiting() {
@@ -110,6 +110,9 @@ impl Thinning {
         let replaced = self.rows.take_left_out(row, &mut self.replaced);
         self.rows.give_back(row, closed);
         self.take_chosen(row, urgent, pending, numbers);
+        if let Some(member) = lost_by {
+            self.rows.leave_out_for(row, member);
+        }
         let too_late = self.rows.take_left_out(row, &mut self.too_late);
         Serving { estimate, replaced, too_late }
     }
@@ -167,8 +170,14 @@ impl Thinning {
         }
     }
 
-    /// Takes back what goes to one member only. Returns how much of the allowance that is thought to take.
-    fn choose_leftovers(&mut self, now: Time, row: RowIndex, pending: &mut Pending) -> i64 {
+    /// Takes back what goes to one member only. Returns how much of the allowance that is thought to take, and the
+    /// member if one of its is kept no more.
+    fn choose_leftovers(
+        &mut self,
+        now: Time,
+        row: RowIndex,
+        pending: &mut Pending,
+    ) -> (i64, Option<PortIndex>) {
         let down = self.down_of(row);
         let Thinning { rows, log, leftovers: (port, numbers), .. } = self;
         (*port, _) = (NONE, numbers.clear());
@@ -180,8 +189,7 @@ impl Thinning {
         {
             only = Some(leftover.port);
             let Some(number) = log.take_back(leftover.update, pending) else {
-                rows.leave_out_for(row, leftover.port);
-                break;
+                return (estimate, only);
             };
             let cost = down.cost(leftover.len.into(), 1);
             entry.allowance.spend(cost);
@@ -189,7 +197,7 @@ impl Thinning {
             *port = leftover.port;
             numbers.push(number);
         }
-        estimate
+        (estimate, None)
     }
 
     /// The updates of `pending` that only one member of the row that was served last is to get, and that

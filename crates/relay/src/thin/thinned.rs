@@ -18,12 +18,14 @@ pub struct ThinnedReceiver {
     pub path: Path,
     /// What it may be sent.
     pub budget: Down,
-    /// What bounds that; `None` for a neighbour relay, whose link has a capacity.
+    /// What bounds that; `None` is a neighbour relay's share of its link.
     pub because: Option<Bound>,
     /// Updates a second that it was sent.
     pub delivered: u64,
     /// Updates a second that were left out for it.
     pub left_out: LeftOutRates,
+    /// Which part that was of what was meant for it, in thousandths, by counts that are not rounded.
+    pub part_left_out: u64,
 }
 
 /// Updates a second that were left out for a receiver, by class and reason. Those that are important or for one
@@ -53,9 +55,10 @@ impl ThinnedReceiver {
         self.delivered + self.left_out.all()
     }
 
-    /// What the list is ordered by, the largest first: which part was left out, in thousandths, and how many.
-    pub fn rank(&self) -> (u64, u64) {
-        (1000 * self.left_out.all() / self.demand().max(1), self.left_out.all())
+    /// What the list is ordered by, the largest first: which part was left out, and how many updates a second. Who asked
+    /// for no more comes after all others: it lacks nothing, and hides nobody who does.
+    pub fn rank(&self) -> (bool, u64, u64) {
+        (self.because != Some(Bound::Asked), self.part_left_out, self.left_out.all())
     }
 }
 
@@ -71,6 +74,14 @@ struct Looked {
     at: Time,
     delivered: u32,
     total: [u64; 4],
+}
+
+/// What a port was sent since the last look, and what was left out for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    pub(crate) delivered: u64,
+    pub(crate) left_out: LeftOutRates,
+    pub(crate) part_left_out: u64,
 }
 
 /// By port: what was left out; and who had most of that in the last second.
@@ -108,24 +119,37 @@ impl ThinnedReceivers {
         }
     }
 
-    /// Looks at a port, which was sent so many updates in all; they wrap. Returns the updates a second that it was
-    /// sent since the last look, and that were left out, if there are any of these.
-    pub(crate) fn look(
-        &mut self,
-        port: PortIndex,
-        now: Time,
-        delivered: u32,
-    ) -> Option<(u64, LeftOutRates)> {
+    /// Looks at a port, which was sent so many updates in all; they wrap. Returns what it was sent since the last look,
+    /// and what was left out, if anything was.
+    pub(crate) fn look(&mut self, port: PortIndex, now: Time, delivered: u32) -> Option<Rates> {
         let lacks = self.ports.get_mut(port as usize)?;
         let total = lacks.total;
         let before = lacks.looked.replace(Looked { at: now, delivered, total })?;
+        let counts: [u64; 4] = core::array::from_fn(|kind| total[kind] - before.total[kind]);
+        let all: u64 = counts.iter().sum();
+        if all == 0 {
+            return None;
+        }
+        let delivered = u64::from(delivered.wrapping_sub(before.delivered));
         let millis = now.since(before.at).as_millis().max(1) as u64;
-        let [thinned, urgent_thinned, waited_too_long, urgent_waited_too_long] =
-            core::array::from_fn(|kind| (total[kind] - before.total[kind]) * 1000 / millis);
-        let left_out =
-            LeftOutRates { thinned, urgent_thinned, waited_too_long, urgent_waited_too_long };
-        let delivered = u64::from(delivered.wrapping_sub(before.delivered)) * 1000 / millis;
-        (left_out.all() > 0).then_some((delivered, left_out))
+        // To the nearest, but of a little there is no nothing.
+        let rate = |count: u64| ((count * 1000 + millis / 2) / millis).max(count.min(1));
+        let [thinned, urgent_thinned, waited_too_long, urgent_waited_too_long] = counts.map(rate);
+        Some(Rates {
+            delivered: rate(delivered),
+            left_out: LeftOutRates {
+                thinned,
+                urgent_thinned,
+                waited_too_long,
+                urgent_waited_too_long,
+            },
+            part_left_out: 1000 * all / (all + delivered),
+        })
+    }
+
+    /// Whether nobody is known to be thinned, nor was found in the round that is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.most.is_empty() && self.found.is_empty()
     }
 
     /// A receiver was found for which something was left out.
@@ -163,7 +187,17 @@ mod tests {
         let address = Address::unicast(1, port as u16);
         let path = SocketAddr::from((Ipv4Addr::LOCALHOST, 9)).into();
         let (budget, because) = (Down { bits: 64_000, updates: 0 }, Some(Bound::Admitted));
-        ThinnedReceiver { comtree: Comtree(1), address, path, budget, because, delivered, left_out }
+        let part_left_out = 1000 * left_out.all() / (delivered + left_out.all());
+        ThinnedReceiver {
+            comtree: Comtree(1),
+            address,
+            path,
+            budget,
+            because,
+            delivered,
+            left_out,
+            part_left_out,
+        }
     }
 
     #[test]
@@ -172,22 +206,28 @@ mod tests {
         thinned.left_out(3, left_out(1_000, 0), left_out(0, 0));
         assert_eq!(thinned.look(3, Time::from_millis(5_000), u32::MAX - 9), None);
         thinned.left_out(3, left_out(90, 10), left_out(8, 2));
-        let (delivered, rates) = thinned.look(3, Time::from_millis(7_000), 30).unwrap();
+        let rates = thinned.look(3, Time::from_millis(7_000), 30);
         let (thinned_rate, urgent_thinned) = (40, 5);
         let (waited_too_long, urgent_waited_too_long) = (3, 1);
-        let expected = LeftOutRates {
+        let left_out_rates = LeftOutRates {
             thinned: thinned_rate,
             urgent_thinned,
             waited_too_long,
             urgent_waited_too_long,
         };
-        assert_eq!((delivered, rates), (20, expected));
+        let expected = Rates { delivered: 20, left_out: left_out_rates, part_left_out: 710 };
+        assert_eq!(rates, Some(expected));
         assert_eq!(thinned.look(3, Time::from_millis(8_000), 40), None, "nothing since");
+        // A round may take a little longer than a second: one update is one, and not none.
+        thinned.left_out(3, left_out(1, 0), left_out(1, 1));
+        let rates = thinned.look(3, Time::from_millis(9_100), 238).unwrap();
+        let one = LeftOutRates { thinned: 1, urgent_waited_too_long: 1, ..<_>::default() };
+        assert_eq!(rates, Rates { delivered: 180, left_out: one, part_left_out: 10 });
         // Whoever has the port next begins with nothing.
         thinned.left_out(3, left_out(5, 0), left_out(0, 0));
         thinned.forget(3);
-        assert_eq!(thinned.look(3, Time::from_millis(9_000), 0), None);
-        assert_eq!(thinned.look(77, Time::from_millis(9_000), 0), None, "never limited");
+        assert_eq!(thinned.look(3, Time::from_millis(10_000), 0), None);
+        assert_eq!(thinned.look(77, Time::from_millis(10_000), 0), None, "never limited");
     }
 
     #[test]
@@ -204,5 +244,21 @@ mod tests {
         assert_eq!(most.collect::<Vec<_>>(), (0..MAX_THINNED as u32).collect::<Vec<_>>());
         thinned.end_round();
         assert!(thinned.most().is_empty());
+    }
+    #[test]
+    fn who_asked_for_less_hides_nobody_who_lacks_something() {
+        let mut thinned = ThinnedReceivers::default();
+        let lacks = |thinned| LeftOutRates { thinned, ..<_>::default() };
+        for port in 0..2 * MAX_THINNED as u32 {
+            let asked = receiver(1_000 + port, 0, lacks(1_000));
+            thinned.found(ThinnedReceiver { because: Some(Bound::Asked), ..asked });
+            if port < 5 {
+                thinned.found(receiver(port, 1_000, lacks(u64::from(1 + port))));
+            }
+        }
+        thinned.end_round();
+        let most = thinned.most().iter().map(|one| one.address.endpoint());
+        let of_path = most.clone().take_while(|port| *port < 1_000).count();
+        assert_eq!((of_path, most.len()), (5, MAX_THINNED));
     }
 }

@@ -3,8 +3,10 @@
 
 use crate::support::thinning::{Fluid, fair, seconds};
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, World, at_site, path_of_thread};
-use canopy_relay::{BranchId, BranchRole, BranchStatus, Budgets, Change, Down, Mode, RelayConfig};
-use canopy_wire::{Comtree, DropReason, Flags, Group, Level, SAFE_DATAGRAM, Time, Weight};
+use canopy_relay::{
+    BranchId, BranchRole, BranchStatus, Budget, Budgets, Change, Down, Mode, RelayConfig,
+};
+use canopy_wire::{Bound, Comtree, DropReason, Flags, Group, Level, SAFE_DATAGRAM, Time, Weight};
 use std::time::Duration;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -266,6 +268,32 @@ fn a_branch_that_wakes_has_its_guarantee_at_once() {
     println!("{bits} bits a second at once");
     assert!(bits >= 350_000.0, "{bits}");
     assert!(pair.excess(from, MEGABIT) <= SAFE_DATAGRAM as f64);
+}
+
+#[test]
+fn the_list_of_the_most_thinned_says_whether_a_branch_lacks_its_link_or_a_budget_of_its_own() {
+    let mut pair = Pair::new(PERIODIC);
+    pair.shape(Down { bits: 200_000, updates: 0 });
+    pair.crowd(COMTREE, 20, 1_000_000.0, 500);
+    pair.pass(4 * SECOND);
+    let bound = |pair: &Pair| {
+        let [one] = pair.world.threads[0].thinned() else { panic!() };
+        (one.budget, one.because)
+    };
+    let (Down { bits, updates }, because) = bound(&pair);
+    assert!(bits > 100_000 && updates == 0 && because.is_none(), "{bits} {because:?}");
+    let branch = BranchId { comtree: COMTREE, link: pair.world.key_of(1), thread: 0 };
+    let budget = Budget { down_bits: 60_000, ..Budget::default() };
+    pair.apply(Change::SetBranchBudget { branch, budget });
+    pair.pass(3 * SECOND);
+    let of_its_own = Down { bits: 60_000, updates: 0 };
+    assert_eq!(bound(&pair), (of_its_own, Some(Bound::Admitted)));
+    // More than its share of the link.
+    let budget = Budget { down_bits: 600_000, ..budget };
+    let branch = BranchId { comtree: COMTREE, link: pair.world.key_of(1), thread: 0 };
+    pair.apply(Change::SetBranchBudget { branch, budget });
+    pair.pass(3 * SECOND);
+    assert_eq!(bound(&pair).1, None);
 }
 
 #[test]

@@ -87,8 +87,25 @@ fn the_list_of_the_most_thinned_has_twenty_at_most() {
     assert_eq!(addresses, expected.collect::<Vec<_>>());
 }
 
+/// When all have left at once, nobody is in the lists any more by the time when the relay has nothing to do.
+#[test]
+fn a_relay_that_falls_idle_forgets_who_was_thinned_and_who_sent_the_most() {
+    for mode in [Mode::Immediate, PERIODIC] {
+        let mut stage = stage(mode, |_| 20);
+        talk(&mut stage, 3 * SECOND);
+        assert!(!thinned(&stage).is_empty() && !stage.world.threads[0].talkers().is_empty());
+        for number in 0..PUBLISHERS + VIEWERS {
+            stage.world.participants[number].session.leave();
+        }
+        stage.pass(4 * SECOND);
+        assert_eq!(stage.world.threads[0].poll_timeout(), None, "{mode:?}");
+        assert_eq!((thinned(&stage), stage.world.threads[0].talkers()), (vec![], &[][..]));
+    }
+}
+
 /// What is important waits in order, and is dropped only once it has waited for too long: by class and reason the
-/// list says as much as the counters.
+/// list says as much as the counters, as the member stays in its row. What was left out for one that has gone to another
+/// row since is counted, and in no list.
 #[test]
 fn what_a_receiver_lacks_is_told_by_class_and_reason() {
     let mut stage = Stage::new(without_paths(PERIODIC), 2);

@@ -240,16 +240,22 @@ impl Case {
         for (source, sent) in offered.iter().enumerate().filter(|(_, sent)| !sent.is_empty()) {
             let off = worst_error(sent, WINDOW).unwrap_or(0.0);
             let fair = due(sent) / time;
-            let is_at_floor = fair <= 1.01 * FLOOR && came(sent) > 0.0;
+            let is_at_floor = fair <= 1.01 * FLOOR;
             let gets_all = due(sent) >= 0.99 * sent.len() as f64;
             if is_at_floor {
                 found.off_at_floor = found.off_at_floor.max(off);
             }
             found.off = found.off.max((off - 1.5) / in_window);
-            let late =
-                if is_at_floor || gets_all { &mut found.late } else { &mut found.late_between };
+            let late = match (gets_all, is_at_floor) {
+                (true, _) => &mut found.late_of_all,
+                (_, true) => &mut found.late_at_floor,
+                _ => &mut found.late_between,
+            };
             let may_be = 1.1 / fair + 1.0 / self.sources[source].hz;
-            let times = self.stage.times(FLOWS + viewer, source, from, to);
+            let mut times = self.stage.times(FLOWS + viewer, source, from, to);
+            // A flow that stops has a gap, too.
+            times.insert(0, seconds(from));
+            times.push(seconds(to));
             for gap in times.windows(2).map(|two| two[1] - two[0]) {
                 *late = late.max(gap - may_be - TICK.as_secs_f64());
             }
@@ -309,8 +315,9 @@ struct Found {
     /// The same of flows at the floor, in updates, and without taking 1.5 off.
     off_at_floor: f64,
     /// By how much the longest gap of a flow is longer than 1.1 fair intervals, the time between two updates
-    /// and a tick, in seconds: of flows that are at the floor or get all that they send, and of those between.
-    late: f64,
+    /// and a tick, in seconds: of flows that get all that they send, of those at the floor, and of those between.
+    late_of_all: f64,
+    late_at_floor: f64,
     late_between: f64,
     jfi: f64,
     utilisation: f64,
@@ -323,7 +330,8 @@ impl Found {
         off: 0.0,
         moving: 0.0,
         off_at_floor: 0.0,
-        late: -1.0,
+        late_of_all: -1.0,
+        late_at_floor: -1.0,
         late_between: -1.0,
         jfi: 1.0,
         utilisation: 1.0,
@@ -336,7 +344,8 @@ impl Found {
             off: self.off.max(other.off),
             moving: self.moving.max(other.moving),
             off_at_floor: self.off_at_floor.max(other.off_at_floor),
-            late: self.late.max(other.late),
+            late_of_all: self.late_of_all.max(other.late_of_all),
+            late_at_floor: self.late_at_floor.max(other.late_at_floor),
             late_between: self.late_between.max(other.late_between),
             jfi: self.jfi.min(other.jfi),
             utilisation: self.utilisation.min(other.utilisation),
@@ -353,7 +362,8 @@ impl Found {
         assert!(self.off_at_floor <= 1.5, "{what}: {self:?}");
         assert!(self.off <= 0.03, "{what}: {self:?}");
         assert!(self.moving <= 1.0, "{what}: {self:?}");
-        assert!(self.late <= 0.035, "{what}: {self:?}");
+        assert!(self.late_of_all <= 0.035, "{what}: {self:?}");
+        assert!(self.late_at_floor <= 0.0, "{what}: {self:?}");
         assert!(self.late_between <= 0.35, "{what}: {self:?}");
         assert!(self.jfi >= 0.99, "{what}: {self:?}");
         assert!(self.utilisation >= 0.97, "{what}: {self:?}");

@@ -1,7 +1,7 @@
 //! What limited receivers get where the table of pairs is full: its room is shared by comtree, and flows without a
 //! pair go on without a credit.
 
-use crate::support::thinning::{Fluid, Say, Stage, fair};
+use crate::support::thinning::{Fluid, Say, Stage, fair, seconds};
 use crate::support::{DOWNLINKS, OTHER_COMTREE, PERIODIC, config, with_downlink};
 use canopy_relay::{Mode, RelayConfig};
 use canopy_wire::{Downlink, DropReason, SAFE_DATAGRAM, Time, Weight};
@@ -51,11 +51,13 @@ fn count(stage: &Stage, viewer: usize, publishers: &[Publisher], from: Time) -> 
     publishers.iter().map(times).map(|count| count as f64).collect()
 }
 
-/// The longest time in which a viewer got nothing of one of them.
+/// The longest time in which a viewer got nothing of one of them, until now.
 fn longest_gap(stage: &Stage, viewer: usize, publishers: &[Publisher], from: Time) -> f64 {
     let end = stage.world.now;
     let of_one = |(publisher, _): &Publisher| {
-        let times = stage.times(viewer, *publisher, from, end);
+        let mut times = stage.times(viewer, *publisher, from, end);
+        times.insert(0, seconds(from));
+        times.push(seconds(end));
         times.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max)
     };
     publishers.iter().map(of_one).fold(0.0, f64::max)
@@ -139,6 +141,35 @@ fn flows_without_a_credit_get_what_is_fair_within_a_few_updates() {
             }
             stage.check_order();
         }
+    });
+}
+
+/// Viewers with different budgets are told of a flush one after the other: of flows that say several things in one,
+/// each of them gets the floor.
+#[test]
+fn flows_that_say_much_in_a_tick_keep_their_floor_without_a_credit_for_all_viewers() {
+    each_way(|mode, downlink| {
+        let publishers: Vec<Publisher> = (0..20).map(|number| (number, 60)).collect();
+        let mut stage = stage((mode, downlink), 1, 23);
+        let budgets = [(20, 60_000), (21, 50_000), (22, 40_000)];
+        for (viewer, bits) in budgets {
+            for group in 0..20 {
+                // One takes all that the floors of the others leave.
+                let weight = if group == 0 { 1.0 } else { 1e-6 };
+                stage.want(viewer, group, 0, Weight::nearest(weight));
+            }
+            stage.limit(viewer, bits, 0);
+        }
+        stage.upkeep();
+        talk(&mut stage, &[&publishers], 8 * SECOND);
+        let from = stage.world.now;
+        talk(&mut stage, &[&publishers], WINDOW * SECOND);
+        for (viewer, bits) in budgets {
+            let gap = longest_gap(&stage, viewer, &publishers, from);
+            println!("{mode:?} {downlink:?} {bits} bit/s: a gap of {gap:.2} s");
+            assert!(gap <= 2.25, "{gap} {mode:?} {downlink:?} {bits}");
+        }
+        stage.check_order();
     });
 }
 

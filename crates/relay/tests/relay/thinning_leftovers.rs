@@ -20,6 +20,9 @@ const DEAR: Weight = Weight(240);
 const PUBLISHERS: usize = 8;
 const CHANGER: usize = 8;
 const OTHER: usize = 9;
+/// Who wants only what comes as a flood.
+const FLOODED: usize = 10;
+const FLOOD: u32 = 99;
 /// Bits a second of each member.
 const BUDGET: u64 = 30_000;
 
@@ -36,7 +39,7 @@ fn left_out(stage: &Stage) -> u64 {
 /// Two members with equal budgets, of which one wants another group besides, and so is not sent all that the
 /// other one has long got.
 fn two_of_two_minds(mode: Mode, downlink: Downlink) -> Stage {
-    let mut stage = Stage::new(with_downlink(config(mode), downlink), PUBLISHERS + 2);
+    let mut stage = Stage::new(with_downlink(config(mode), downlink), FLOODED + 1);
     for member in [CHANGER, OTHER] {
         stage.want(member, SHARED, 0, Weight::ONE);
         stage.limit(member, BUDGET, 0);
@@ -134,6 +137,30 @@ fn what_something_newer_comes_of_is_counted_and_never_sent() {
         assert_eq!(since, newest, "in place of {waits:?}, {mode:?} {downlink:?}");
         assert_eq!(left_out(&stage), missed(&stage, before), "{mode:?} {downlink:?}");
         assert_eq!(stage.world.relay().waiting_updates(), 0);
+    });
+}
+
+/// Before it is its turn, more comes for another limited receiver than the relay keeps.
+#[test]
+fn what_is_kept_no_more_when_its_turn_comes_has_waited_too_long() {
+    each_way(|mode, downlink| {
+        let mut stage = two_of_two_minds(mode, downlink);
+        stage.want(FLOODED, FLOOD, 0, Weight::ONE);
+        stage.limit(FLOODED, BUDGET, 0);
+        stage.upkeep();
+        let before = stage.world.dropped(DropReason::WaitedTooLong);
+        let waits = come_to_one_mind(&mut stage);
+        for _ in 0..80 {
+            for _ in 0..75 {
+                stage.say(0, Say { len: 1_000, ..Say::to(FLOOD) });
+            }
+            stage.pass(Duration::from_millis(5));
+        }
+        stage.pass(10 * SECOND);
+        let got = stage.numbers(CHANGER);
+        assert!(waits.iter().all(|number| !got.contains(number)), "{mode:?} {downlink:?}");
+        let lost = stage.world.dropped(DropReason::WaitedTooLong) - before;
+        assert_eq!(lost, waits.len() as u64, "{mode:?} {downlink:?}");
     });
 }
 

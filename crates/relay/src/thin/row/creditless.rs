@@ -1,6 +1,7 @@
 //! Flows of a row that have no pair, because the table of pairs is full: nothing is kept of any one of them.
 //!
-//! The first update in each period of the floor goes. Whether another goes says its number in its flow, times the
+//! The first update in each period of the floor goes, of all levels: a receiver that does not want that one's has
+//! no floor in this period, as nothing is known of its own. Whether another goes says its number in its flow, times the
 //! golden ratio: however small a part of a flow's updates is to go, those are spread nearly evenly. The part is what
 //! is fair by the row's water level. What all these flows take at a water level is known by *kinds*, those of about
 //! the same weight beside what they send, so that the rates of the row's pairs leave them what is theirs. What goes
