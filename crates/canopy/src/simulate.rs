@@ -4,7 +4,10 @@ mod scale;
 mod topology;
 
 use crate::output::{print_line, print_note};
-use canopy_sim::{MAX_RELAYS, OverlayConfig, OverlayReport, Report, SimConfig};
+use anyhow::ensure;
+use canopy_sim::{
+    FLOODED_BELOW, MAX_RELAYS, OverlayConfig, OverlayReport, Report, SHAPED_SECONDS, SimConfig,
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -53,11 +56,12 @@ struct WorldArgs {
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,
-    /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given
+    /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given.
+    /// Nobody floods where the seed draws a network that flips bits, nor among 500 participants or more
     #[arg(long, value_name = "BOOL", conflicts_with_all = ["relays", "topology"])]
     floods: Option<bool>,
-    /// With --relays: whether links have a capacity for a while that is less than they are to carry; drawn from the seed if
-    /// not given
+    /// With --relays of 2 or more and 28 --seconds or more: whether links have a capacity for a while that is less than
+    /// they are to carry; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", requires = "relays")]
     shaping: Option<bool>,
     /// Virtual seconds
@@ -80,6 +84,7 @@ impl SimCommand {
 
 impl WorldArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
+        self.check()?;
         if let Some(relays) = self.relays {
             return self.run_overlay(relays);
         }
@@ -97,6 +102,23 @@ impl WorldArgs {
             print_line(in_words(&report))?;
         }
         Ok(judged(report.verdict()))
+    }
+
+    /// What is asked for and cannot be is refused: the run would be as if it had not been asked for.
+    fn check(&self) -> anyhow::Result<()> {
+        let participants = self.participants.unwrap_or_default();
+        ensure!(
+            self.floods != Some(true) || participants < FLOODED_BELOW,
+            "--floods true needs fewer than {FLOODED_BELOW} --participants"
+        );
+        let is_shaped = self.shaping == Some(true);
+        let seconds = self.seconds.unwrap_or(SHAPED_SECONDS);
+        ensure!(!is_shaped || self.relays != Some(1), "--shaping true needs --relays 2 or more");
+        ensure!(
+            !is_shaped || seconds >= SHAPED_SECONDS,
+            "--shaping true needs --seconds {SHAPED_SECONDS} or more"
+        );
+        Ok(())
     }
 
     fn run_overlay(self, relays: u32) -> anyhow::Result<ExitCode> {

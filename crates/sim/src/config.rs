@@ -6,6 +6,9 @@ use std::fmt::Write;
 /// Length of a run in virtual seconds, if nothing else is asked for.
 const DEFAULT_SECONDS: u32 = 30;
 
+/// There are floods among fewer participants only: so many stand in one place and say little.
+pub const FLOODED_BELOW: u32 = 500;
+
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {

@@ -1,5 +1,6 @@
 //! What floods there are in a run, and how the relay is armed against them.
 
+use crate::sabotage::Sabotage;
 use canopy_relay::Budgets;
 use canopy_wire::{Comtree, Time};
 use rand::RngExt;
@@ -48,12 +49,15 @@ pub(crate) struct Floods {
     pub(crate) per_datagram: Duration,
     /// Datagrams that each receive buffer holds.
     pub(crate) receive_queue: usize,
+    /// Whether each comtree's part of the groups holds all that those want who do no harm, and all that is
+    /// common less than who floods with subscriptions wants.
+    pub(crate) leaves_room: bool,
 }
 
 /// What of a scenario decides its floods.
 pub(crate) struct Setting {
-    /// Whether a fault is tried out, which a flood of updates shows.
-    pub(crate) is_sabotaged: bool,
+    /// The fault of floods that is tried out.
+    pub(crate) sabotage: Option<Sabotage>,
     /// Whether whoever floods is let in.
     pub(crate) lets_in: bool,
     /// From here on nobody floods.
@@ -73,6 +77,7 @@ impl Floods {
             budgets: draw_budgets(setting, rng),
             per_datagram: Duration::from_micros(rng.random_range(DATAGRAM_MICROS)),
             receive_queue: rng.random_range(2048..4096),
+            leaves_room: false,
         }
     }
 
@@ -84,13 +89,14 @@ impl Floods {
 
 impl Flood {
     fn draw(setting: &Setting, rng: &mut ChaCha8Rng) -> Flood {
-        let Setting { is_sabotaged, lets_in, calm_from, .. } = *setting;
+        let Setting { sabotage, lets_in, calm_from, .. } = *setting;
         let drawn =
             [What::Updates, What::Updates, What::Subscriptions, What::Hellos, What::Garbage]
                 [rng.random_range(0..5)];
         let shares = rng.random_bool(0.3);
         let what = match drawn {
-            _ if is_sabotaged => What::Updates,
+            _ if sabotage == Some(Sabotage::OnePart) => What::Subscriptions,
+            _ if sabotage.is_some() => What::Updates,
             What::Updates | What::Subscriptions if !lets_in => What::Hellos,
             _ => drawn,
         };
@@ -98,7 +104,7 @@ impl Flood {
         let from = Time::from_nanos((calm * rng.random_range(0.3..0.7)) as u64);
         let latest = calm_from - LEAVES_AFTER;
         let until = from + Duration::from_millis(rng.random_range(150..350));
-        let comtree = if shares && !is_sabotaged { Comtree(1) } else { FLOODED };
+        let comtree = if shares && sabotage.is_none() { Comtree(1) } else { FLOODED };
         Flood { what, comtree, from, until: until.min(latest) }
     }
 

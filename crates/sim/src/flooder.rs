@@ -4,12 +4,14 @@ use crate::config::SimConfig;
 use crate::flood::{Flood, What};
 use crate::host::Read;
 use crate::hostile::{FAR_GROUPS, greeting, plausible_noise};
+use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, Stream, stream};
 use canopy_relay::Budgets;
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
-    Class, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_RECORDS, Record, SessionId,
-    SubscribeWriter, SubscriptionChange, Time, UpdatesWriter, VERSION, WireError, next_sequence,
+    Class, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_RECORDS, Record,
+    SessionId, SubscribeWriter, SubscriptionChange, Time, UpdatesWriter, VERSION, WireError,
+    next_sequence,
 };
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -41,6 +43,8 @@ impl Held {
 /// Somebody who floods.
 pub(crate) struct Flooder {
     pub(crate) flood: Flood,
+    /// Where it is, which is another one than the oracle is told if that is tried out.
+    comtree: Comtree,
     rng: ChaCha8Rng,
     /// An insider's.
     pub(crate) session: Option<Session>,
@@ -58,12 +62,17 @@ impl Flooder {
         let flooder = |(number, flood): (usize, &Flood)| {
             let mut rng = stream(config.seed, Stream::Flooders);
             rng.set_word_pos(number as u128 * (1 << 40));
+            let comtree = match config.sabotage {
+                Some(Sabotage::OnePart) => Comtree(1),
+                _ => flood.comtree,
+            };
             Flooder {
                 flood: flood.clone(),
+                comtree,
                 session: flood.is_of_insider().then(|| {
                     Session::new(SessionConfig {
                         packets_per_key: scenario.packets_per_key,
-                        ..SessionConfig::new(flood.comtree, rng.random())
+                        ..SessionConfig::new(comtree, rng.random())
                     })
                 }),
                 rng,
@@ -119,7 +128,7 @@ impl Flooder {
         while usize::from(count) < MAX_RECORDS && writer.push(&Record { flags, ..record(count) }) {
             count += 1;
         }
-        let len = writer.finish(&Header::new(Kind::Updates, session.id(), self.flood.comtree));
+        let len = writer.finish(&Header::new(Kind::Updates, session.id(), self.comtree));
         let len = session.seal(&mut out, len)?;
         // Some are forged.
         out[len - 1] ^= u8::from(number % 16 == 15);
@@ -145,7 +154,7 @@ impl Flooder {
                 break;
             }
         }
-        let len = writer.finish(self.flood.comtree, session.id());
+        let len = writer.finish(self.comtree, session.id());
         let len = session.seal(&mut out, len)?;
         Ok(out[..len].to_vec())
     }

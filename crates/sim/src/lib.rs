@@ -38,10 +38,11 @@ mod trace;
 mod whereabouts;
 mod world;
 
-pub use config::SimConfig;
+pub use config::{FLOODED_BELOW, SimConfig};
 pub use network::NetworkCounts;
 pub use overlay::{
-    MAX_RELAYS, OverlayConfig, OverlayReport, OverlaySabotage, run_overlay, run_overlay_with_tap,
+    MAX_RELAYS, OverlayConfig, OverlayReport, OverlaySabotage, SHAPED_SECONDS, run_overlay,
+    run_overlay_with_tap,
 };
 pub use report::{RelayTotals, Report};
 pub use sabotage::Sabotage;

@@ -105,8 +105,8 @@ impl World<'_> {
 
     /// A participant has been refused a subscription.
     pub(crate) fn is_refused(&mut self, participant: usize) {
-        let is_roomy = self.scenario.has_roomy_tables() && self.tokens.is_none();
-        if is_roomy && self.is_apart(participant) {
+        let leaves_room = self.scenario.floods.as_ref().is_some_and(|floods| floods.leaves_room);
+        if leaves_room && self.tokens.is_none() && self.is_apart(participant) {
             let what = format!("a flood on another comtree cost participant {participant} a group");
             self.oracle.broken(format!("{}: {what}", self.now));
         }

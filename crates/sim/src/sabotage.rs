@@ -33,6 +33,8 @@ pub enum Sabotage {
     Unpoliced,
     /// Everything is received by one lane.
     OneLane,
+    /// Whoever floods takes groups of the others' part, too: it is on their comtree.
+    OnePart,
 }
 
 impl Sabotage {
@@ -43,7 +45,7 @@ impl Sabotage {
 
     /// Whether it is one of floods, which are there then.
     pub(crate) fn is_of_floods(self) -> bool {
-        matches!(self, Sabotage::Unpoliced | Sabotage::OneLane)
+        matches!(self, Sabotage::Unpoliced | Sabotage::OneLane | Sabotage::OnePart)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Everything that a seed decides before the first datagram.
 
-use crate::config::SimConfig;
+use crate::config::{FLOODED_BELOW, SimConfig};
 use crate::flood::{Floods, Setting};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
@@ -159,7 +159,7 @@ const ROOMY_TABLES: TableLimits = TableLimits {
 };
 /// From so many participants on they stand in one place and say little, so that one flush has more
 /// sends than a batch holds.
-const THRONG: usize = 500;
+const THRONG: usize = FLOODED_BELOW as usize;
 /// How long what is lost in a row takes to be sent, or what comes late to be overtaken, where nobody moves.
 const LOST_IN_A_ROW: Duration = Duration::from_millis(300);
 /// How many updates a burst has as a rule, and how many two bursts in one gap have at most.
@@ -251,21 +251,30 @@ impl Scenario {
     fn draw_floods(&mut self, config: &SimConfig) {
         let rng = &mut stream(config.seed, Stream::Floods);
         let is_drawn = rng.random_bool(0.25) && config.sabotage.is_none();
-        let is_sabotaged = config.sabotage.is_some_and(Sabotage::is_of_floods);
+        let sabotage = config.sabotage.filter(|one| one.is_of_floods());
         // Nobody can say whose a datagram is in which a bit was flipped.
         let may_flood = self.weather != Weather::Corrupting && self.participants < THRONG;
-        if !may_flood || (!is_sabotaged && !config.floods.unwrap_or(is_drawn)) {
+        if !may_flood || (sabotage.is_none() && !config.floods.unwrap_or(is_drawn)) {
             return;
         }
         let setting = Setting {
-            is_sabotaged,
+            sabotage,
             lets_in: self.max_sessions as usize > self.participants && !self.asks_for_tokens,
             calm_from: self.calm_from,
             publish_ms: self.habits.publish_ms.start,
             longest: self.habits.longest,
             held_back: self.longest_way(0) + self.longest_hold(),
         };
+        let comtrees = self.comtrees + 1;
+        // What insiders hoard would have to fit as well.
+        let leaves_room = self.tables == ROOMY_TABLES && self.habits.insiders == 0.0;
         let floods = self.floods.insert(Floods::draw(&setting, rng));
+        if leaves_room {
+            let most = self.habits.side.pow(2) + rng.random_range(1..10);
+            // Half of the room is dealt out to all comtrees.
+            self.tables.max_groups = most * comtrees * 2;
+            floods.leaves_room = true;
+        }
         self.receive_queue = floods.receive_queue;
         let up = floods.budgets.member;
         for budget in self.budgets.iter_mut().flatten() {
@@ -405,11 +414,6 @@ impl Scenario {
     pub(crate) fn longest_unread(&self) -> Duration {
         let stalled = if self.stalls > 0.0 { self.stall * 2 } else { Duration::ZERO };
         self.longest_turn() * 2 + self.mode.longest_unread() + stalled
-    }
-
-    /// Whether the tables hold all that is wanted.
-    pub(crate) fn has_roomy_tables(&self) -> bool {
-        self.tables == ROOMY_TABLES
     }
 
     /// How much longer than [`WAITS`] an update may wait for whoever has the slowest path of all. The relay may

@@ -390,6 +390,20 @@ fn what_is_lost_where_links_are_shaped_is_missing() {
     assert!(findings.iter().any(|what| what.contains("is missing at")), "{findings:#?}");
 }
 
+/// Nothing is left out before links are shaped, in either direction.
+#[test]
+fn what_is_lost_before_links_are_shaped_is_missing() {
+    for seed in [0, 3] {
+        let sabotage = Some(OverlaySabotage::DropOnLinks(10));
+        let findings = run_overlay(&OverlayConfig { sabotage, ..shaped(2, seed) }).findings;
+        for relay in ["at relay 0 to", "at relay 1 to"] {
+            let is_early = |what: &String| what < &"2.5".to_owned() && what.contains(relay);
+            let is_missing = |what: &&String| is_early(what) && what.contains("is missing at");
+            assert!(findings.iter().any(|what| is_missing(&what)), "{relay}: {findings:#?}");
+        }
+    }
+}
+
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the
 /// verdict says so.
 #[test]

@@ -284,6 +284,14 @@ fn a_relay_with_one_lane_for_all_is_caught() {
     }
 }
 
+#[test]
+fn a_flood_that_takes_the_groups_of_others_is_caught() {
+    let findings = findings(Sabotage::OnePart);
+    let is_found = |what: &String| what.contains("a flood on another comtree cost participant");
+    let is_of_groups = |what: &String| is_found(what) && what.ends_with("a group");
+    assert!(findings.iter().any(is_of_groups), "{findings:#?}");
+}
+
 /// The findings of eight seeds under a fault.
 fn findings(sabotage: Sabotage) -> Vec<String> {
     let config = |seed| SimConfig { sabotage: Some(sabotage), ..SimConfig::new(seed) };

@@ -44,3 +44,17 @@ fn a_world_needs_a_seed_and_worlds_of_growing_size_do_not() {
     let problem = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && problem.contains("--seed <N>"), "{problem}");
 }
+
+#[test]
+fn what_a_world_cannot_have_is_refused() {
+    for (flags, needs) in [
+        ("--floods true --participants 500", "--floods true needs"),
+        ("--relays 1 --shaping true", "--relays 2"),
+        ("--relays 2 --shaping true --seconds 27", "--seconds 28"),
+    ] {
+        let args = ["sim", "--seed", "1"].into_iter().chain(flags.split(' '));
+        let output = Command::new(env!("CARGO_BIN_EXE_canopy")).args(args).output().unwrap();
+        let problem = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && problem.contains(needs), "{problem}");
+    }
+}

@@ -28,3 +28,4 @@ mod world;
 pub use config::{MAX_RELAYS, OverlayConfig, OverlaySabotage};
 pub use report::OverlayReport;
 pub use run::{run_overlay, run_overlay_with_tap};
+pub use shaping::SHAPED_SECONDS;

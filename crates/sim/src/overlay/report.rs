@@ -130,10 +130,7 @@ impl OverlayReport {
             threads: scenario.threads.iter().map(|threads| u64::from(*threads)).sum(),
             links: scenario.links.ends().len() as u64,
             comtrees: comtrees.collect(),
-            mode: match scenario.mode {
-                Mode::Immediate => "immediate".into(),
-                Mode::Periodic { tick } => format!("periodic {} ms", tick.as_millis()),
-            },
+            mode: mode_in_words(scenario.mode),
             weather: match scenario.faults.is_empty() {
                 true => format!("{:?}", scenario.weather).to_lowercase(),
                 false => format!("{:?}, breaking", scenario.weather).to_lowercase(),
@@ -204,5 +201,12 @@ impl OverlayReport {
         let (relays, seed) = (self.relays, self.seed);
         let wrong = wrong.join(", ");
         Err(format!("{relays} relays, seed {seed}: {wrong}{findings}\nreplay: {}", self.replay))
+    }
+}
+
+fn mode_in_words(mode: Mode) -> String {
+    match mode {
+        Mode::Immediate => "immediate".into(),
+        Mode::Periodic { tick } => format!("periodic {} ms", tick.as_millis()),
     }
 }

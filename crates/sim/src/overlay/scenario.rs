@@ -161,11 +161,7 @@ impl Scenario {
             None if is_sabotaged || is_shaped || asks_for_roles(config) => Weather::Clean,
             None => draw_weather(rng),
         };
-        let (is_slow, wires) = (rng.random_bool(0.2), 0..participants + links.ends().len());
-        let mut wires: Vec<_> = wires.map(|_| draw_wire(weather, is_slow, rng)).collect();
-        if let Some(loss) = config.link_loss {
-            wires[participants..].iter_mut().flatten().for_each(|way| way.loss = loss);
-        }
+        let wires = draw_wires(weather, [participants, links.ends().len()], config.link_loss, rng);
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
@@ -417,6 +413,22 @@ fn draw_weather(rng: &mut ChaCha8Rng) -> Weather {
         6 => Weather::Duplicating,
         _ => Weather::Storm,
     }
+}
+
+/// The access paths of so many participants, then so many links.
+fn draw_wires(
+    weather: Weather,
+    [participants, links]: [usize; 2],
+    link_loss: Option<f64>,
+    rng: &mut ChaCha8Rng,
+) -> Vec<[LinkModel; 2]> {
+    let is_slow = rng.random_bool(0.2);
+    let mut wires: Vec<_> =
+        (0..participants + links).map(|_| draw_wire(weather, is_slow, rng)).collect();
+    if let Some(loss) = link_loss {
+        wires[participants..].iter_mut().flatten().for_each(|way| way.loss = loss);
+    }
+    wires
 }
 
 fn draw_wire(weather: Weather, is_slow: bool, rng: &mut ChaCha8Rng) -> [LinkModel; 2] {

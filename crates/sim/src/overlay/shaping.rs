@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// The least length of a run with shaped links: there is room for all that waits to be sent, and for what
 /// comes after it to be judged as without.
-const LEAST_SECONDS: u32 = 28;
+pub const SHAPED_SECONDS: u32 = 28;
 /// Links are shaped from here until so long before all is well.
 const FROM: Time = Time::from_millis(3000);
 const BEFORE_CALM: Duration = Duration::from_secs(5);
-/// In which time such a link bears an update of every flow, as no flow gets less than one in two seconds.
-const ALL_FLOWS: u64 = 2;
+/// In which time such a link bears an update of every flow: no flow gets less.
+pub(crate) const FLOOR: Duration = Duration::from_secs(2);
 /// How long an update waits for a shaped link at most.
 pub(crate) const WAITS: Duration = Duration::from_secs(4);
 /// The most participants, and the most groups of a comtree.
@@ -33,14 +33,9 @@ pub(crate) struct Shaped {
 }
 
 impl Shaped {
-    /// Whether it may thin what was published then.
-    pub(crate) fn concerns(&self, published: Time) -> bool {
-        published < self.waits_until()
-    }
-
-    /// When nothing waits for it any more.
-    fn waits_until(&self) -> Time {
-        self.until + WAITS
+    /// Whether it may keep back, or leave out, what was published then and is otherwise so long on its way.
+    pub(crate) fn concerns(&self, published: Time, on_its_way: Duration) -> bool {
+        (self.from - on_its_way..self.until + WAITS).contains(&published)
     }
 }
 
@@ -50,7 +45,7 @@ pub(crate) fn is_drawn(config: &OverlayConfig) -> bool {
     let is_asked_for = config.sabotage.is_some_and(OverlaySabotage::is_of_shaping);
     let is_free =
         config.sabotage.is_none() && config.link_loss.is_none() && config.roles_change.is_none();
-    let is_long = config.seconds >= LEAST_SECONDS && config.relays > 1;
+    let is_long = config.seconds >= SHAPED_SECONDS && config.relays > 1;
     is_long && (is_asked_for || config.shaping.unwrap_or(is_drawn && is_free))
 }
 
@@ -78,7 +73,7 @@ pub(crate) fn draw(seed: u64, setting: &Setting) -> Vec<Shaped> {
     rng.set_word_pos(1 << 20);
     let Setting { links, flows, unicasts, longest, calm_from } = *setting;
     let update_bits = (longest as u64 + 40) * 8;
-    let least = (flows / ALL_FLOWS + unicasts + 4) * update_bits;
+    let least = (flows / FLOOR.as_secs() + unicasts + 4) * update_bits;
     let mut shaped: Vec<Shaped> = Vec::new();
     for _ in 0..rng.random_range(1..3) {
         let one = Shaped {

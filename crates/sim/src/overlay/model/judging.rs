@@ -4,7 +4,7 @@ use super::{Model, Received};
 use crate::network::Direction;
 use crate::overlay::scenario::{Element, Scenario};
 use crate::overlay::shape::{Hop, Tree};
-use crate::overlay::shaping::WAITS;
+use crate::overlay::shaping::{FLOOR, Shaped, WAITS};
 use canopy_wire::{Address, Comtree, Level, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,14 +18,10 @@ pub(super) struct Due {
     pub(super) epoch: u32,
     pub(super) version: u32,
     pub(super) relay: usize,
-    pub(super) got: bool,
-}
-
-impl Due {
-    /// Who, and in which of its epochs.
-    fn who(&self) -> (usize, u32) {
-        (self.number, self.epoch)
-    }
+    /// When it has to have got it.
+    pub(super) by: Time,
+    pub(super) got: Option<Time>,
+    pub(super) is_judged: bool,
 }
 
 /// An update that is under way or was so lately.
@@ -45,13 +41,44 @@ pub(super) struct Update {
     pub(super) lost: Vec<(usize, Direction)>,
 }
 
-/// How long an update takes at most that was published then: it may wait for every shaped link.
-fn deliver_of(scenario: &Scenario, published: Time) -> Duration {
-    let shaped = scenario.shaped.iter().filter(|one| one.concerns(published));
-    scenario.patience.deliver + WAITS * shaped.count() as u32
-}
-
 impl Model {
+    /// When an update has to be where it is wanted: it may wait for each shaped link on its way.
+    pub(super) fn has_to_come_by(
+        &self,
+        published: Time,
+        comtree: Comtree,
+        (from, to): (usize, usize),
+    ) -> Time {
+        let waits = self.shaped_on_way(published, comtree, (from, to)).len() as u32;
+        published + self.patience.deliver + WAITS * waits
+    }
+
+    /// How long an update waits for shaped links at most.
+    fn longest_wait(&self) -> Duration {
+        WAITS * self.scenario.shaped.len() as u32
+    }
+
+    /// The shaped links on an update's way that may keep it back or leave it out, from its publisher on.
+    fn shaped_on_way(
+        &self,
+        published: Time,
+        comtree: Comtree,
+        (from, to): (usize, usize),
+    ) -> Vec<Hop> {
+        let Scenario { shaped, trees, links, .. } = &self.scenario;
+        if shaped.is_empty() {
+            return Vec::new();
+        }
+        let is_shaped = |hop: &Hop| {
+            let is_it = |one: &&Shaped| (one.link, one.direction) == *hop;
+            let found = shaped.iter().find(is_it);
+            found.is_some_and(|one| one.concerns(published, self.patience.deliver))
+        };
+        let tree = trees.iter().find(|tree| tree.comtree == comtree);
+        let way = tree.map(|tree| tree.path(links, from, to)).unwrap_or_default();
+        way.into_iter().filter(is_shaped).collect()
+    }
+
     /// A participant's session hands an update to its application.
     pub(crate) fn received(&mut self, now: Time, number: usize, received: &Received) {
         let Received { id, src, dst, level } = *received;
@@ -71,9 +98,15 @@ impl Model {
             let what = format!("update {id} as from {src} to {dst} at level {}", level.0);
             return self.unexpected(now, number, || what);
         }
-        let due = update.due.iter_mut().find(|due| due.number == number && due.epoch == seat.epoch);
-        let again = match due {
-            Some(due) => std::mem::replace(&mut due.got, true),
+        let is_open = |due: &&mut Due| {
+            (due.number, due.epoch) == (number, seat.epoch) && (due.got.is_some() || !due.is_judged)
+        };
+        let again = match update.due.iter_mut().find(is_open) {
+            Some(due) => {
+                let again = due.got.is_some();
+                due.got.get_or_insert(now);
+                again
+            }
             None if update.others.contains(&(number, seat.epoch)) => true,
             None => {
                 update.others.push((number, seat.epoch));
@@ -134,21 +167,18 @@ impl Model {
     /// Judges the updates whose time is over. They are remembered for a while: what comes too late has
     /// its order too. `left_out` is how many the relays say that they have left out.
     pub(crate) fn judge(&mut self, now: Time, left_out: u64) {
-        while let Some(update) = self.updates.get_mut(self.judged) {
-            if update.at + deliver_of(&self.scenario, update.at) >= now {
+        for number in self.judged..self.updates.len() {
+            if self.updates[number].at + self.patience.deliver >= now {
                 break;
             }
-            let due = std::mem::take(&mut update.due);
-            self.judge_update(self.judged, &due, left_out);
-            self.updates[self.judged].others.extend(due.iter().filter(|due| due.got).map(Due::who));
-            self.judged += 1;
+            self.judge_update(now, number, left_out);
         }
-        while self.judged > 0
-            && self
-                .updates
-                .front()
-                .is_some_and(|one| one.at + deliver_of(&self.scenario, one.at) + LATE < now)
-        {
+        let is_judged = |update: &Update| {
+            update.at + self.patience.deliver < now && update.due.iter().all(|due| due.is_judged)
+        };
+        self.judged += self.updates.range(self.judged..).take_while(|one| is_judged(one)).count();
+        let longest = self.patience.deliver + self.longest_wait() + LATE;
+        while self.judged > 0 && self.updates.front().is_some_and(|one| one.at + longest < now) {
             self.updates.pop_front();
             self.first += 1;
             self.judged -= 1;
@@ -163,17 +193,22 @@ impl Model {
         }
     }
 
-    fn judge_update(&mut self, number: usize, all: &[Due], left_out: u64) {
+    /// Judges those who have to have got an update by now. Where links are shaped on the way, it is judged when it can
+    /// come over none of them any more: who got it tells which of them have let it pass.
+    fn judge_update(&mut self, now: Time, number: usize, left_out: u64) {
         let (id, update) = (self.first + number as u64, &self.updates[number]);
         let mut dropped_on = BTreeSet::new();
-        for due in all {
-            if due.got {
+        let soon = update.at + self.patience.deliver;
+        let last = soon + self.longest_wait();
+        let is_over = |due: &Due| now > if due.by > soon { last } else { soon };
+        for due in update.due.iter().filter(|due| is_over(due) && !due.is_judged) {
+            if due.got.is_some_and(|got| got <= due.by || due.by == soon) {
                 self.tally.expected += 1;
             } else if !self.is_still_due(update, due) {
                 self.tally.unsettled += 1;
             } else if self.is_excused(update, due) {
                 self.tally.excused += 1;
-            } else if let Some(link) = self.dropped_on(number, due, all) {
+            } else if let Some(link) = self.dropped_on(number, due) {
                 dropped_on.insert(link);
                 self.tally.thinned += 1;
             } else if self.tally.thinned < left_out && self.scenario.shaped.is_empty() {
@@ -192,32 +227,29 @@ impl Model {
                 });
             }
         }
+        self.updates[number].due.iter_mut().for_each(|due| due.is_judged |= is_over(due));
         self.tally.dropped_on_links += dropped_on.len() as u64;
     }
 
     /// The shaped link that has left out an update for somebody, if one may have: on its way, something newer of
-    /// the flow has taken its place, and nobody behind that link has got it. What is for one participant's eyes
-    /// is never left out.
-    fn dropped_on(&self, number: usize, due: &Due, all: &[Due]) -> Option<Hop> {
+    /// the flow has taken its place, and nobody behind that link has got it. Of such links it is the first on the
+    /// way: nothing came to the others. What is for one participant's eyes is never left out.
+    fn dropped_on(&self, number: usize, due: &Due) -> Option<Hop> {
         let update = &self.updates[number];
-        let shaped = self.scenario.shaped.iter().filter(|one| one.concerns(update.at));
-        let shaped: Vec<Hop> = shaped.map(|one| (one.link, one.direction)).collect();
-        if shaped.is_empty() || !update.dst.is_group() {
-            return None;
-        }
-        let until = update.at + deliver_of(&self.scenario, update.at);
+        let until = update.at + FLOOR + self.patience.deliver;
         let takes_its_place = |later: &Update| {
             (later.publisher, later.dst) == (update.publisher, update.dst) && later.at <= until
         };
-        if !self.updates.range(number + 1..).any(takes_its_place) {
+        let way_to =
+            |due: &Due| self.shaped_on_way(update.at, update.comtree, (update.relay, due.relay));
+        let way = way_to(due);
+        let is_superseded = || self.updates.range(number + 1..).any(takes_its_place);
+        if way.is_empty() || !update.dst.is_group() || !is_superseded() {
             return None;
         }
-        let tree = self.scenario.trees.iter().find(|tree| tree.comtree == update.comtree)?;
-        let passes = |link: &Hop, to: usize| {
-            tree.path(&self.scenario.links, update.relay, to).contains(link)
-        };
-        let is_closed = |link: &Hop| !all.iter().any(|one| one.got && passes(link, one.relay));
-        shaped.into_iter().find(|link| passes(link, due.relay) && is_closed(link))
+        let open: Vec<Hop> =
+            update.due.iter().filter(|due| due.got.is_some()).flat_map(way_to).collect();
+        way.into_iter().find(|link| !open.contains(link))
     }
 
     /// Whether whoever has to get it is still there and still wants it.

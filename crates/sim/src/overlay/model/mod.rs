@@ -249,35 +249,36 @@ impl Model {
         group: Group,
         level: Level,
     ) -> Vec<Due> {
-        let Some(wanting) = self.by_group.get(&(self.seats[publisher].comtree, group)) else {
-            return Vec::new();
-        };
+        let Seat { comtree, relay: from, .. } = self.seats[publisher];
+        let Some(wanting) = self.by_group.get(&(comtree, group)) else { return Vec::new() };
         let mut due = Vec::new();
         for number in wanting.iter().copied().filter(|number| *number != publisher) {
             let seat = &mut self.seats[number];
             let Some(interest) = seat.interests.get_mut(&group) else { continue };
             let firm = interest.firm_at(now, self.patience.settle);
             if firm.is_some_and(|firm| firm >= level) && seat.connected.is_some() {
-                let version = interest.version;
-                due.push(Due { number, epoch: seat.epoch, version, relay: seat.relay, got: false });
+                due.push((number, interest.version));
             }
         }
-        due
+        due.into_iter().map(|(number, version)| self.due(now, from, number, version)).collect()
     }
 
     fn due_at(&self, now: Time, publisher: usize, dst: Address) -> Vec<Due> {
-        let comtree = self.seats[publisher].comtree;
+        let Seat { comtree, relay: from, .. } = self.seats[publisher];
         let is_there = |seat: &Seat| {
             seat.address == dst
                 && seat.comtree == comtree
                 && seat.connected.is_some_and(|since| since + self.patience.settle <= now)
         };
         let number = self.seats.iter().position(is_there).filter(|number| *number != publisher);
-        let due = number.map(|number| {
-            let Seat { epoch, relay, .. } = self.seats[number];
-            Due { number, epoch, version: 0, relay, got: false }
-        });
-        due.into_iter().collect()
+        number.map(|number| self.due(now, from, number, 0)).into_iter().collect()
+    }
+
+    /// Somebody has to get what is published now at a relay.
+    fn due(&self, now: Time, from: usize, number: usize, version: u32) -> Due {
+        let Seat { comtree, epoch, relay, .. } = self.seats[number];
+        let by = self.has_to_come_by(now, comtree, (from, relay));
+        Due { number, epoch, version, relay, by, got: None, is_judged: false }
     }
 
     /// A datagram with these updates was lost on a wire.
