@@ -393,7 +393,10 @@ impl State {
                 _ => {}
             }
         }
-        arrived.into_iter().for_each(|comtree| self.go_on_peering(op, comtree));
+        for comtree in arrived {
+            self.go_on_peering(op, comtree);
+            op.cut();
+        }
         for comtree in over {
             let seconds = PATIENCE.as_secs();
             self.end_move(
@@ -401,6 +404,7 @@ impl State {
                 comtree,
                 &format!("a relay was not where it was to be after {seconds} s"),
             );
+            op.cut();
         }
     }
 

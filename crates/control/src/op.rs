@@ -158,6 +158,8 @@ pub(crate) enum Effect {
 /// Writes that are made together, and what they lead to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
+    /// What comes first, and may be committed without what follows.
+    earlier: Vec<Op>,
     pub(crate) writes: Vec<Write>,
     pub(crate) effects: Vec<Effect>,
 }
@@ -173,7 +175,33 @@ impl Op {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.writes.is_empty() && self.effects.is_empty()
+        self.earlier.is_empty() && self.writes.is_empty() && self.effects.is_empty()
+    }
+
+    /// What is there may be committed without what follows: whatever concerns any number of comtrees is cut after
+    /// each, as a commit has few writes.
+    pub(crate) fn cut(&mut self) {
+        let Op { writes, effects, .. } = self;
+        let (writes, effects) = (core::mem::take(writes), core::mem::take(effects));
+        let part = Op { earlier: Vec::new(), writes, effects };
+        if !part.is_empty() {
+            self.earlier.push(part);
+        }
+    }
+
+    /// What is committed together each time, in order.
+    pub(crate) fn parts(mut self) -> Vec<Op> {
+        self.cut();
+        self.earlier
+    }
+
+    /// Another one follows, and its first part is committed with what is there.
+    pub(crate) fn append(&mut self, other: Op) {
+        for Op { mut writes, mut effects, .. } in other.parts() {
+            self.writes.append(&mut writes);
+            self.effects.append(&mut effects);
+            self.cut();
+        }
     }
 }
 

@@ -224,6 +224,7 @@ impl State {
             let result = targets.and_then(|targets| {
                 self.begin_first(op, comtree, targets, |_| format!("{name} drains"))
             });
+            op.cut();
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");
             }
@@ -245,6 +246,7 @@ impl State {
             *after = comtree;
             let why = "other links are proposed than those that it ran over";
             let result = self.leave_links(op, comtree, why);
+            op.cut();
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
             }
@@ -275,17 +277,24 @@ impl State {
         self.targets(comtree, self.asked_for(comtree)).map(|_| ())
     }
 
-    /// Moves comtrees off links that are being removed, which something has kept from that so far.
-    pub(crate) fn leave_all_removed(&mut self, op: &mut Op) {
-        let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
-        for link in removing.collect::<Vec<_>>() {
-            let due = self.trees_over(link).filter(|id| self.comtrees[id].may_move());
-            for comtree in due.collect::<Vec<_>>() {
-                let result = self.leave_removed(op, comtree, link);
-                if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
-                    running.why =
-                        format!("it stays over the link {}, which is being removed: {why}", link.0);
-                }
+    /// Moves some comtrees off links that are being removed, which something has kept from that so far: those behind
+    /// this one, and then from the first on.
+    pub(crate) fn leave_all_removed(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
+        let over = |running: &Running| {
+            running.shape.iter().flat_map(Shape::links).find(|link| self.is_being_removed(*link))
+        };
+        let is_due = |(comtree, running): (&Comtree, &Running)| {
+            Some((*comtree, over(running).filter(|_| running.may_move())?))
+        };
+        let mut due: Vec<(Comtree, LinkId)> = self.comtrees.iter().filter_map(is_due).collect();
+        due.sort_by_key(|(comtree, _)| (*comtree <= *after, *comtree));
+        for (comtree, link) in due.into_iter().take(most) {
+            *after = comtree;
+            let result = self.leave_removed(op, comtree, link);
+            op.cut();
+            if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
+                running.why =
+                    format!("it stays over the link {}, which is being removed: {why}", link.0);
             }
         }
     }

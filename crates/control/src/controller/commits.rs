@@ -16,11 +16,14 @@ impl Controller {
         while self.committing.is_none() && !self.ops.is_empty() {
             let mut writes = Vec::new();
             let mut effects = Vec::new();
-            while let Some(op) = self.ops.front() {
+            while let Some(op) = self.ops.pop_front() {
+                let mut parts = op.parts().into_iter();
+                let Some(op) = parts.next() else { continue };
+                parts.rev().for_each(|part| self.ops.push_front(part));
                 if !writes.is_empty() && writes.len() + op.writes.len() >= Batch::MOST {
+                    self.ops.push_front(op);
                     break;
                 }
-                let Some(op) = self.ops.pop_front() else { break };
                 writes.extend(op.writes);
                 effects.extend(op.effects);
             }

@@ -5,6 +5,7 @@ use crate::agent::Settled;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
 use crate::op::{Effect, Event, Op, member_key};
+use crate::proposing::MOST_CHANGES;
 use crate::rollouts::Rollout;
 use crate::settings::Settings;
 use crate::signal::{ItemKey, Message};
@@ -251,7 +252,7 @@ impl Controller {
         if now >= self.next_moves {
             self.next_moves = now + MOVES;
             self.state.leave_draining(&mut op);
-            self.state.leave_all_removed(&mut op);
+            self.state.leave_all_removed(&mut op, &mut self.last_moved_off, MOST_CHANGES);
         }
         self.state.finish_removals(&mut op);
         self.review_proposals(&mut op, now);
