@@ -201,6 +201,13 @@ impl State {
         self.comtrees.iter().filter(|(_, running)| is_hit(running)).map(|(id, _)| *id).collect()
     }
 
+    /// Whether a comtree's tree in force lacks something; one to which it moves may do so all the same.
+    pub(crate) fn is_hurt(&self, comtree: Comtree) -> bool {
+        let lacks = |shape: &Shape| !self.is_whole(shape);
+        let running = self.comtrees.get(&comtree);
+        running.is_some_and(|of| of.broken.is_some() || of.shape.as_ref().is_some_and(lacks))
+    }
+
     /// Whether all links and relays of a tree can be used.
     pub(crate) fn is_whole(&self, shape: &Shape) -> bool {
         shape.links().all(|link| self.is_usable(link))

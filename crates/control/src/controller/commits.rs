@@ -81,9 +81,9 @@ impl Controller {
                     touched.insert(comtree);
                     self.step(now, comtree, Step::Told);
                 }
-                Effect::Passed(comtree) => {
+                Effect::Passed(comtree, step) => {
                     touched.insert(comtree);
-                    self.step(now, comtree, Step::Passed);
+                    self.step(now, comtree, Step::Passed(step));
                 }
                 Effect::RolledOut(comtree, number) => {
                     touched.insert(comtree);
@@ -169,9 +169,9 @@ impl Controller {
                     self.state.told(&mut op, comtree);
                     self.ops.push_back(op);
                 }
-                Step::Passed => {
+                Step::Passed(step) => {
                     let mut op = Op::default();
-                    self.state.go_on(&mut op, comtree);
+                    self.state.go_on(&mut op, comtree, step.as_ref());
                     self.ops.push_back(op);
                 }
                 Step::RolledOut(number) => {

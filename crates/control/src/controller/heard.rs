@@ -301,12 +301,23 @@ impl Controller {
         self.flush(now, comtree);
     }
 
+    /// Nothing of a comtree waits any more for what is on its way over a link, told or yet to be committed.
+    fn hurry(&mut self, now: Time, comtree: Comtree) {
+        self.ops.iter_mut().for_each(|op| op.hurry(comtree));
+        if let Some(effects) = &mut self.committing {
+            effects.retain(|effect| !effect.is_arrival(comtree));
+        }
+        if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+            rollout.hurry();
+            self.flush(now, comtree);
+        }
+    }
+
     /// Gives all comtrees that lack something another tree, if there is one.
     pub(super) fn repair(&mut self, now: Time) {
         for comtree in self.state.hit() {
-            if let Some(rollout) = self.rollouts.get_mut(&comtree) {
-                rollout.hurry();
-                self.flush(now, comtree);
+            if self.state.is_hurt(comtree) {
+                self.hurry(now, comtree);
             }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);
