@@ -103,7 +103,8 @@ impl State {
                 None => Ok(()),
                 Some((_, why)) => {
                     let (what, worlds) = (state.link_in_words(id), state.worlds_of(&stay));
-                    Err(Refusal::Needed { what, worlds, why: why.clone() })
+                    let why = format!("{why} (with ?force=true trees change at once, with loss)");
+                    Err(Refusal::Needed { what, worlds, why })
                 }
             }
         });
