@@ -198,7 +198,10 @@ impl Coded for ComtreeRecord {
         mesh.put(out);
         step.put(out);
         self.overlap.put(out);
-        self.heading.put(out);
+        // An earlier release reads nothing behind that.
+        if self.heading.is_some() {
+            self.heading.put(out);
+        }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<ComtreeRecord, CodecError> {
@@ -236,12 +239,12 @@ mod tests {
     fn a_record_of_an_earlier_release_has_no_heading_and_before_that_no_overlap_step_and_mesh() {
         let now = record(None);
         let bytes = now.to_bytes();
-        // A byte each says that there is no heading, no overlap and no step.
-        for left in 1..=3 {
+        // A byte each says that there is no overlap and no step; of a heading that is none there is no byte.
+        for left in 0..=2 {
             assert_eq!(ComtreeRecord::of_bytes(&bytes[..bytes.len() - left]).as_ref(), Ok(&now));
         }
         // Before that are the length of the mesh, and its one link.
-        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 7]).unwrap();
+        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 6]).unwrap();
         assert_eq!(before, ComtreeRecord { mesh: Vec::new(), ..now });
     }
 

@@ -295,7 +295,10 @@ impl Coded for Link {
         rate.put(out);
         delay_us.put(out);
         origin.put(out);
-        removing.put(out);
+        // An earlier release reads nothing behind that.
+        if *removing {
+            removing.put(out);
+        }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Link, CodecError> {

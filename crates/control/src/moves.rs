@@ -45,6 +45,8 @@ use std::collections::BTreeSet;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is sent over a link arrives within its delay and this: relays take one for lost that brings nothing for so long.
 const LATEST: Duration = Duration::from_millis(200);
+/// A link's delay is what relays say, and nothing waits for more of it than this.
+const MOST_DELAY: Duration = Duration::from_secs(1);
 
 impl State {
     /// Moves a comtree to another tree and core without loss. Returns how many relays get another place.
@@ -162,27 +164,29 @@ impl State {
         };
         let Some(moving) = &mut running.moving else { return };
         running.shape = moving.take_next();
-        (moving.step, moving.passed, moving.since) = (None, Some(step), None);
+        (moving.step, moving.passed, moving.since) = (None, Some(step.clone()), None);
         moving.is_told = false;
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
         self.tell_changed(op, comtree, &before, &first);
-        op.effects.extend([Effect::Barrier(comtree), Effect::Passed(comtree)]);
+        op.effects.extend([Effect::Barrier(comtree), Effect::Passed(comtree, Some(step))]);
     }
 
-    /// The relays of the last step have what follows from it: the move goes on. If it has ended meanwhile, the
-    /// step is forgotten.
-    pub(crate) fn go_on(&mut self, op: &mut Op, comtree: Comtree) {
+    /// The relays of this step have what follows from it, or those of a move that is resumed what it begins with: the
+    /// move goes on. If it has ended meanwhile, the step is forgotten, and no other.
+    pub(crate) fn go_on(&mut self, op: &mut Op, comtree: Comtree, passed: Option<&Step>) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         match &mut running.moving {
-            Some(moving) if moving.step.is_none() => {
-                moving.passed = None;
+            Some(moving) if moving.step.is_none() && moving.passed.as_ref() == passed => {
+                (moving.passed, moving.since) = (None, None);
                 self.advance(op, comtree);
             }
-            Some(_) => {}
-            None => self.forget_undone(op, comtree),
+            None if passed.is_some() && running.undone.as_ref() == passed => {
+                self.forget_undone(op, comtree);
+            }
+            _ => {}
         }
     }
 
@@ -345,7 +349,7 @@ impl State {
         if let Some(link) = link.and_then(|link| self.links.get(&link))
             && shape.is_some_and(|shape| self.is_whole(shape))
         {
-            let within = Duration::from_micros(link.delay_us.into()) + LATEST;
+            let within = Duration::from_micros(link.delay_us.into()).min(MOST_DELAY) + LATEST;
             op.effects.extend([Effect::Arrival(comtree, within), Effect::Barrier(comtree)]);
         }
     }
@@ -385,7 +389,9 @@ impl State {
     pub(crate) fn review_moves(&mut self, op: &mut Op, now: Time) {
         let (mut over, mut arrived) = (Vec::new(), Vec::new());
         for (comtree, running) in &mut self.comtrees {
-            let Some(moving) = &mut running.moving else { continue };
+            // Between two steps, and before the first of a move that is resumed, relays have yet to be told.
+            let moving = running.moving.as_mut().filter(|moving| moving.step.is_some());
+            let Some(moving) = moving else { continue };
             let since = *moving.since.get_or_insert(now);
             match moving.is_told {
                 true if since + ARRIVAL <= now => arrived.push(*comtree),
@@ -393,7 +399,10 @@ impl State {
                 _ => {}
             }
         }
-        arrived.into_iter().for_each(|comtree| self.go_on_peering(op, comtree));
+        for comtree in arrived {
+            self.go_on_peering(op, comtree);
+            op.cut();
+        }
         for comtree in over {
             let seconds = PATIENCE.as_secs();
             self.end_move(
@@ -401,6 +410,7 @@ impl State {
                 comtree,
                 &format!("a relay was not where it was to be after {seconds} s"),
             );
+            op.cut();
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an operation writes, and what it has outside once that is committed.
 
 use crate::codec::Coded;
+use crate::comtree::Step;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, WorldId};
 use crate::name::Name;
@@ -135,8 +136,9 @@ pub(crate) enum Effect {
     TakenBack(Comtree),
     /// The relays of a comtree's step have the phase that is under way.
     Told(Comtree),
-    /// The relays of a comtree's step that is done have what follows from it.
-    Passed(Comtree),
+    /// The relays of a comtree's step that is done have what follows from it; or, without a step, what they are to
+    /// have before a move is resumed.
+    Passed(Comtree, Option<Step>),
     /// Once all relays have what came before, they have the tree, up to the change of this number.
     RolledOut(Comtree, u64),
     /// A relay is to let a member in, once all relays have what was reserved for it.
@@ -155,9 +157,18 @@ pub(crate) enum Effect {
     Tell(Event),
 }
 
+impl Effect {
+    /// Whether it waits for what is on its way over a link of this comtree.
+    pub(crate) fn is_arrival(&self, comtree: Comtree) -> bool {
+        matches!(self, Effect::Arrival(of, _) if *of == comtree)
+    }
+}
+
 /// Writes that are made together, and what they lead to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
+    /// What comes first, and may be committed without what follows.
+    earlier: Vec<Op>,
     pub(crate) writes: Vec<Write>,
     pub(crate) effects: Vec<Effect>,
 }
@@ -173,7 +184,39 @@ impl Op {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.writes.is_empty() && self.effects.is_empty()
+        self.earlier.is_empty() && self.writes.is_empty() && self.effects.is_empty()
+    }
+
+    /// What is there may be committed without what follows: whatever concerns any number of comtrees is cut after
+    /// each, as a commit has few writes.
+    pub(crate) fn cut(&mut self) {
+        let Op { writes, effects, .. } = self;
+        let (writes, effects) = (core::mem::take(writes), core::mem::take(effects));
+        let part = Op { earlier: Vec::new(), writes, effects };
+        if !part.is_empty() {
+            self.earlier.push(part);
+        }
+    }
+
+    /// Nothing of this comtree waits for what is on its way over a link.
+    pub(crate) fn hurry(&mut self, comtree: Comtree) {
+        self.earlier.iter_mut().for_each(|part| part.hurry(comtree));
+        self.effects.retain(|effect| !effect.is_arrival(comtree));
+    }
+
+    /// What is committed together each time, in order.
+    pub(crate) fn parts(mut self) -> Vec<Op> {
+        self.cut();
+        self.earlier
+    }
+
+    /// Another one follows, and its first part is committed with what is there.
+    pub(crate) fn append(&mut self, other: Op) {
+        for Op { mut writes, mut effects, .. } in other.parts() {
+            self.writes.append(&mut writes);
+            self.effects.append(&mut effects);
+            self.cut();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::mesh::Spare;
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
 use crate::op::{Effect, Op};
 use crate::overlap::{Overlap, Picture, follows};
+use crate::repair::Leaves;
 use crate::running::Running;
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
@@ -131,7 +132,10 @@ impl State {
         let mut excluded = BTreeSet::new();
         let mut lacked = NoPlace::Apart;
         for _ in 0..MOST_PATHS {
-            let Some(path) = self.path_to(&tree, relay, &excluded) else { return Err(lacked) };
+            let path = self.path_to(&tree, relay, &excluded, Leaves::Removed);
+            // Who finds no other way needs a link that is being removed after all.
+            let path = path.or_else(|| self.path_to(&tree, relay, &excluded, Leaves::None));
+            let Some(path) = path else { return Err(lacked) };
             let hops = [tree.as_slice(), &path].concat();
             let why = || format!("it grew to {}", self.relay_name(relay));
             let why = why();
@@ -167,11 +171,12 @@ impl State {
         tree: &[TreeHop],
         relay: RelayId,
         excluded: &BTreeSet<LinkId>,
+        leaves: Leaves,
     ) -> Option<Vec<TreeHop>> {
         if tree.is_empty() {
             return Some(vec![TreeHop { relay, above: None }]);
         }
-        let neighbours = self.neighbours(excluded);
+        let neighbours = self.neighbours(excluded, leaves);
         let mut next: BTreeMap<RelayId, Option<(RelayId, LinkId)>> = BTreeMap::new();
         let mut queue = BinaryHeap::from([(Reverse(0_u64), Reverse((relay, None)))]);
         // From the relay outwards; the first of the tree that is reached is the nearest.
@@ -200,10 +205,14 @@ impl State {
     fn neighbours(
         &self,
         excluded: &BTreeSet<LinkId>,
+        leaves: Leaves,
     ) -> BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> {
         let mut neighbours: BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> = BTreeMap::new();
         for link in self.links.values() {
-            if excluded.contains(&link.id) || link.removing || !self.is_usable(link.id) {
+            if excluded.contains(&link.id)
+                || self.is_left(link.id, leaves)
+                || !self.is_usable(link.id)
+            {
                 continue;
             }
             for end in link.ends {

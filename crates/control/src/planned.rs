@@ -5,7 +5,7 @@ use crate::error::Refusal;
 use crate::mesh::is_same;
 use crate::model::{Core, LinkId, RelayId, RelayState, TreeAsk, TreeHop};
 use crate::op::Op;
-use crate::repair::Aim;
+use crate::repair::{Aim, Leaves};
 use crate::running::Running;
 use crate::shape::Shape;
 use crate::state::State;
@@ -61,7 +61,7 @@ impl State {
         let least = self.settings.least_gain;
         let gain = |cost: f64| if now > 0.0 { 1.0 - cost / now } else { 0.0 };
         let percent = |share: f64| (share * 1000.0).round() / 10.0;
-        let mut targets = self.targets(comtree, self.asked_for(comtree))?;
+        let mut targets = self.targets(comtree, self.asked_for(comtree), Leaves::Surplus)?;
         let found = targets.iter().map(|(_, cost)| gain(*cost)).fold(f64::MIN, f64::max);
         targets.retain(|(_, cost)| gain(*cost) >= least);
         if targets.is_empty() {
@@ -124,7 +124,7 @@ impl State {
         ask: TreeAsk,
     ) -> Result<MovePlan, String> {
         let cost = self.cost_of(comtree);
-        let mut targets = self.targets(comtree, ask)?;
+        let mut targets = self.targets(comtree, ask, Leaves::Surplus)?;
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
         let is_there = |end: &Shape| shape.is_some_and(|shape| is_there(shape, end));
         // Those behind the tree in force are no better than that.
@@ -176,14 +176,19 @@ impl State {
     ///
     /// # Errors
     /// Why there is none.
-    fn targets(&self, comtree: Comtree, ask: TreeAsk) -> Result<Vec<(Shape, f64)>, String> {
+    fn targets(
+        &self,
+        comtree: Comtree,
+        ask: TreeAsk,
+        leaves: Leaves,
+    ) -> Result<Vec<(Shape, f64)>, String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
         let shape = running.shape.as_ref().ok_or("it has no members")?;
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
-        let (hops, cost) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
+        let (hops, cost) = self.choose_tree(comtree, Aim::Best, leaves, Some(ask))?;
         if world.core == Core::Mesh {
             return self.meshed_targets(comtree, shape, &hops, ask);
         }
@@ -220,10 +225,11 @@ impl State {
         };
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
             let name = self.relay_name(relay);
-            let targets = self.targets(comtree, self.asked_for(comtree));
+            let targets = self.targets(comtree, self.asked_for(comtree), Leaves::Surplus);
             let result = targets.and_then(|targets| {
                 self.begin_first(op, comtree, targets, |_| format!("{name} drains"))
             });
+            op.cut();
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");
             }
@@ -244,7 +250,8 @@ impl State {
         for comtree in due.into_iter().take(most) {
             *after = comtree;
             let why = "other links are proposed than those that it ran over";
-            let result = self.leave_links(op, comtree, why);
+            let result = self.leave_links(op, comtree, Leaves::Surplus, why);
+            op.cut();
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
             }
@@ -252,9 +259,15 @@ impl State {
     }
 
     /// Moves a comtree off links that are to go.
-    fn leave_links(&mut self, op: &mut Op, comtree: Comtree, why: &str) -> Result<(), String> {
-        let targets = self.targets(comtree, self.asked_for(comtree))?;
-        let targets = self.that_leave_surplus(comtree, targets)?;
+    fn leave_links(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        leaves: Leaves,
+        why: &str,
+    ) -> Result<(), String> {
+        let targets = self.targets(comtree, self.asked_for(comtree), leaves)?;
+        let targets = self.that_leave(comtree, targets, leaves)?;
         self.begin_first(op, comtree, targets, |_| why.to_owned()).map(|_| ())
     }
 
@@ -268,38 +281,54 @@ impl State {
         comtree: Comtree,
         link: LinkId,
     ) -> Result<(), String> {
-        let is_free = self.comtrees.get(&comtree).is_none_or(Running::may_move);
-        if is_free {
-            return self.leave_links(op, comtree, &format!("the link {} is being removed", link.0));
+        let Some(running) = self.comtrees.get(&comtree) else { return Ok(()) };
+        if running.may_move() {
+            let why = format!("the link {} is being removed", link.0);
+            return self.leave_links(op, comtree, Leaves::Removed, &why);
         }
-        self.targets(comtree, self.asked_for(comtree)).map(|_| ())
+        // One that is on its way to a tree without the link leaves it so.
+        match running.shapes().last().is_some_and(|end| end.links().any(|of| of == link)) {
+            true => self.targets(comtree, self.asked_for(comtree), Leaves::Removed).map(|_| ()),
+            false => Ok(()),
+        }
     }
 
-    /// Moves comtrees off links that are being removed, which something has kept from that so far.
-    pub(crate) fn leave_all_removed(&mut self, op: &mut Op) {
-        let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
-        for link in removing.collect::<Vec<_>>() {
-            let due = self.trees_over(link).filter(|id| self.comtrees[id].may_move());
-            for comtree in due.collect::<Vec<_>>() {
-                let result = self.leave_removed(op, comtree, link);
-                if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
-                    running.why =
-                        format!("it stays over the link {}, which is being removed: {why}", link.0);
-                }
+    /// Moves some comtrees off links that are being removed, which something has kept from that so far: those behind
+    /// this one, and then from the first on.
+    pub(crate) fn leave_all_removed(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
+        let over = |running: &Running| {
+            running.shape.iter().flat_map(Shape::links).find(|link| self.is_being_removed(*link))
+        };
+        let is_due = |(comtree, running): (&Comtree, &Running)| {
+            // One that is not whole cannot leave, and it is said that it holds the link.
+            let is_due = running.may_move() || running.broken.is_some();
+            Some((*comtree, over(running).filter(|_| is_due)?))
+        };
+        let mut due: Vec<(Comtree, LinkId)> = self.comtrees.iter().filter_map(is_due).collect();
+        due.sort_by_key(|(comtree, _)| (*comtree <= *after, *comtree));
+        for (comtree, link) in due.into_iter().take(most) {
+            *after = comtree;
+            let result = self.leave_removed(op, comtree, link);
+            op.cut();
+            if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
+                running.why =
+                    format!("it stays over the link {}, which is being removed: {why}", link.0);
             }
         }
     }
 
     /// Those targets of a meshed comtree that run over fewer links that are to go than before, with the largest core:
     /// that does not become smaller for such a link.
-    fn that_leave_surplus(
+    fn that_leave(
         &self,
         comtree: Comtree,
         mut targets: Vec<(Shape, f64)>,
+        leaves: Leaves,
     ) -> Result<Vec<(Shape, f64)>, String> {
         let old = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
         let Some(old) = old.filter(|shape| !shape.mesh().is_empty()) else { return Ok(targets) };
-        let count = |shape: &Shape| shape.links().filter(|link| self.is_surplus(*link)).count();
+        let count =
+            |shape: &Shape| shape.links().filter(|link| self.is_left(*link, leaves)).count();
         let largest = targets.first().map_or(0, |(end, _)| end.core().len());
         targets.retain(|(end, _)| end.core().len() == largest && count(end) < count(old));
         targets.sort_by_key(|(end, _)| count(end));

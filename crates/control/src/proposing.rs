@@ -19,7 +19,7 @@ const UNMEASURED: u32 = 1_000;
 const LEAST_LINK: f64 = 1e6;
 /// How many links are made, how many are taken away, and how many comtrees begin to leave one that is to
 /// go, at a time.
-const MOST_CHANGES: usize = 8;
+pub(crate) const MOST_CHANGES: usize = 8;
 /// How many links get another reason for being there at a time: each is a record, and a commit has few.
 const MOST_CONFIRMED: usize = 32;
 /// At how many looks, and one more for each piece, links follow a proposal that took several pieces. Then

@@ -29,8 +29,7 @@ impl State {
         let mut done = Op::default();
         let result = work(self, &mut done);
         if result.is_ok() {
-            op.writes.append(&mut done.writes);
-            op.effects.append(&mut done.effects);
+            op.append(done);
             return result;
         }
         before.into_iter().for_each(|(id, before)| self.restore(id, before));
@@ -61,6 +60,7 @@ impl State {
                     let worlds = state.worlds_of(&[(*comtree, String::new())]);
                     Refusal::Needed { what: what.to_owned(), worlds, why }
                 })?;
+                op.cut();
             }
             Ok(())
         });
@@ -91,15 +91,20 @@ impl State {
         }
         let hit: Vec<Comtree> = self.trees_over(id).collect();
         self.mark_removing(id, true);
-        let result = self.all_or_nothing(op, &hit, |state, op| {
-            let leave =
-                |comtree: &Comtree| Some((*comtree, state.leave_removed(op, *comtree, id).err()?));
+        let mut moves = Op::default();
+        let result = self.all_or_nothing(&mut moves, &hit, |state, op| {
+            let leave = |comtree: &Comtree| {
+                let result = state.leave_removed(op, *comtree, id);
+                op.cut();
+                Some((*comtree, result.err()?))
+            };
             let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
             match stay.first() {
                 None => Ok(()),
                 Some((_, why)) => {
                     let (what, worlds) = (state.link_in_words(id), state.worlds_of(&stay));
-                    Err(Refusal::Needed { what, worlds, why: why.clone() })
+                    let why = format!("{why} (with ?force=true trees change at once, with loss)");
+                    Err(Refusal::Needed { what, worlds, why })
                 }
             }
         });
@@ -107,9 +112,11 @@ impl State {
             self.mark_removing(id, false);
             return result;
         }
+        // A controller that finds the mark goes on with those comtrees whose moves are not stored.
         op.write(Table::Links, number(id.0), self.links.get(&id));
-        self.drop_standbys_over(op, &[id]);
         op.tell(Event::LinkRemoving(id));
+        op.append(moves);
+        self.drop_standbys_over(op, &[id]);
         self.finish_removals(op);
         Ok(())
     }
@@ -121,6 +128,7 @@ impl State {
             if self.trees_over(link).next().is_none() {
                 // Nothing runs over it, so it cannot be refused.
                 _ = self.remove_link_at_once(op, link);
+                op.cut();
             }
         }
     }

@@ -48,6 +48,17 @@ pub(crate) enum Aim {
     Best,
 }
 
+/// Which links no tree takes that is looked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Leaves {
+    /// Those that are being removed, and those that are proposed no more.
+    Surplus,
+    /// Those that are being removed.
+    Removed,
+    /// None.
+    None,
+}
+
 impl State {
     /// Takes a relay that registers. One that is known by its name and key gets the number that it
     /// had, and what it says of itself now counts.
@@ -201,6 +212,13 @@ impl State {
         self.comtrees.iter().filter(|(_, running)| is_hit(running)).map(|(id, _)| *id).collect()
     }
 
+    /// Whether a comtree's tree in force lacks something; one to which it moves may do so all the same.
+    pub(crate) fn is_hurt(&self, comtree: Comtree) -> bool {
+        let lacks = |shape: &Shape| !self.is_whole(shape);
+        let running = self.comtrees.get(&comtree);
+        running.is_some_and(|of| of.broken.is_some() || of.shape.as_ref().is_some_and(lacks))
+    }
+
     /// Whether all links and relays of a tree can be used.
     pub(crate) fn is_whole(&self, shape: &Shape) -> bool {
         shape.links().all(|link| self.is_usable(link))
@@ -252,8 +270,13 @@ impl State {
         reason: &str,
     ) -> Result<(), String> {
         let mut why = "no other tree was found".to_owned();
-        for aim in [Aim::Keep, Aim::Best] {
-            let hops = match self.choose_tree(comtree, aim, None) {
+        // A world that finds no way without a link which is being removed needs it after all.
+        let is_removing = self.links.values().any(|link| link.removing);
+        let all = [Leaves::Removed, Leaves::None];
+        let all = if is_removing { &all[..] } else { &all[..1] };
+        let ways = all.iter().flat_map(|leaves| [(Aim::Keep, *leaves), (Aim::Best, *leaves)]);
+        for (aim, leaves) in ways {
+            let hops = match self.choose_tree(comtree, aim, leaves, None) {
                 Ok((hops, _)) => hops,
                 Err(problem) => {
                     why = problem;
@@ -266,6 +289,14 @@ impl State {
             }
         }
         Err(why)
+    }
+
+    pub(crate) fn is_left(&self, link: LinkId, leaves: Leaves) -> bool {
+        match leaves {
+            Leaves::Surplus => self.is_surplus(link),
+            Leaves::Removed => self.is_being_removed(link),
+            Leaves::None => false,
+        }
     }
 
     fn take_tree(
@@ -301,6 +332,7 @@ impl State {
         &self,
         comtree: Comtree,
         aim: Aim,
+        leaves: Leaves,
         planned: Option<TreeAsk>,
     ) -> Result<(Vec<TreeHop>, f64), String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
@@ -318,9 +350,9 @@ impl State {
             relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
         let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
         let is_used = |link| shape.links().any(|of| of == link);
-        let is_left = |link: &Link| match planned {
-            Some(_) => self.is_surplus(link.id),
-            None => link.removing && !is_used(link.id),
+        let is_left = |link: &Link| {
+            let stays = planned.is_none() && is_used(link.id);
+            !stays && self.is_left(link.id, leaves)
         };
         let is_fit = |link: &&Link| self.is_usable(link.id) && has_ends(link) && !is_left(link);
         let links: Vec<&Link> = self.links.values().filter(is_fit).collect();

@@ -5,6 +5,7 @@
 //! come together wait together; nobody waits for changes that come later. Where a tree loses a link,
 //! what follows waits at a barrier, so that old branches and new ones never form a circle.
 
+use crate::comtree;
 use crate::model::RelayId;
 use crate::signal::Item;
 use canopy_wire::{Address, Comtree, Time};
@@ -24,8 +25,8 @@ pub(crate) enum Step {
     TakenBack,
     /// What came before is a phase of a step.
     Told,
-    /// What came before follows from a step that is done.
-    Passed,
+    /// What came before follows from this step, which is done, or resumes a move.
+    Passed(Option<comtree::Step>),
     /// What came before is all of a tree, up to the change of this number.
     RolledOut(u64),
 }
@@ -39,7 +40,7 @@ impl Step {
             | Step::Arrival(_)
             | Step::TakenBack
             | Step::Told
-            | Step::Passed
+            | Step::Passed(_)
             | Step::RolledOut(_) => None,
         }
     }
@@ -120,7 +121,7 @@ impl Rollout {
             }
             Step::Member(..) | Step::RolledOut(_) => self.held_back.push_back((self.version, step)),
             Step::Arrival(within) => self.arrival = self.arrival.max(Some(now + within)),
-            Step::TakenBack | Step::Told | Step::Passed => out.push((self.version, step)),
+            Step::TakenBack | Step::Told | Step::Passed(_) => out.push((self.version, step)),
         }
     }
 

@@ -157,6 +157,7 @@ impl State {
             if self.comtrees.get(&comtree).is_some_and(|running| running.standbys != before) {
                 self.save_comtree(op, comtree);
                 self.tell_changed(op, comtree, &picture, &[]);
+                op.cut();
             }
         }
     }
@@ -170,6 +171,7 @@ impl State {
             if running.standbys.len() < before {
                 self.save_comtree(op, comtree);
                 self.tell_changed(op, comtree, &picture, &[]);
+                op.cut();
             }
         }
     }

@@ -161,7 +161,7 @@ impl State {
         }
         self.take_on(op, id, before, &after);
         if running.moving.as_ref().is_some_and(|moving| moving.step.is_none()) {
-            op.effects.extend([Effect::Barrier(id), Effect::Passed(id)]);
+            op.effects.extend([Effect::Barrier(id), Effect::Passed(id, None)]);
         }
     }
 }

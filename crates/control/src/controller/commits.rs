@@ -16,11 +16,14 @@ impl Controller {
         while self.committing.is_none() && !self.ops.is_empty() {
             let mut writes = Vec::new();
             let mut effects = Vec::new();
-            while let Some(op) = self.ops.front() {
+            while let Some(op) = self.ops.pop_front() {
+                let mut parts = op.parts().into_iter();
+                let Some(op) = parts.next() else { continue };
+                parts.rev().for_each(|part| self.ops.push_front(part));
                 if !writes.is_empty() && writes.len() + op.writes.len() >= Batch::MOST {
+                    self.ops.push_front(op);
                     break;
                 }
-                let Some(op) = self.ops.pop_front() else { break };
                 writes.extend(op.writes);
                 effects.extend(op.effects);
             }
@@ -78,9 +81,9 @@ impl Controller {
                     touched.insert(comtree);
                     self.step(now, comtree, Step::Told);
                 }
-                Effect::Passed(comtree) => {
+                Effect::Passed(comtree, step) => {
                     touched.insert(comtree);
-                    self.step(now, comtree, Step::Passed);
+                    self.step(now, comtree, Step::Passed(step));
                 }
                 Effect::RolledOut(comtree, number) => {
                     touched.insert(comtree);
@@ -166,9 +169,9 @@ impl Controller {
                     self.state.told(&mut op, comtree);
                     self.ops.push_back(op);
                 }
-                Step::Passed => {
+                Step::Passed(step) => {
                     let mut op = Op::default();
-                    self.state.go_on(&mut op, comtree);
+                    self.state.go_on(&mut op, comtree, step.as_ref());
                     self.ops.push_back(op);
                 }
                 Step::RolledOut(number) => {

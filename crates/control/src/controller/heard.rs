@@ -5,6 +5,7 @@ use crate::agent::Settled;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
 use crate::op::{Effect, Event, Op, member_key};
+use crate::proposing::MOST_CHANGES;
 use crate::rollouts::Rollout;
 use crate::settings::Settings;
 use crate::signal::{ItemKey, Message};
@@ -251,7 +252,7 @@ impl Controller {
         if now >= self.next_moves {
             self.next_moves = now + MOVES;
             self.state.leave_draining(&mut op);
-            self.state.leave_all_removed(&mut op);
+            self.state.leave_all_removed(&mut op, &mut self.last_moved_off, MOST_CHANGES);
         }
         self.state.finish_removals(&mut op);
         self.review_proposals(&mut op, now);
@@ -300,12 +301,23 @@ impl Controller {
         self.flush(now, comtree);
     }
 
+    /// Nothing of a comtree waits any more for what is on its way over a link, told or yet to be committed.
+    fn hurry(&mut self, now: Time, comtree: Comtree) {
+        self.ops.iter_mut().for_each(|op| op.hurry(comtree));
+        if let Some(effects) = &mut self.committing {
+            effects.retain(|effect| !effect.is_arrival(comtree));
+        }
+        if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+            rollout.hurry();
+            self.flush(now, comtree);
+        }
+    }
+
     /// Gives all comtrees that lack something another tree, if there is one.
     pub(super) fn repair(&mut self, now: Time) {
         for comtree in self.state.hit() {
-            if let Some(rollout) = self.rollouts.get_mut(&comtree) {
-                rollout.hurry();
-                self.flush(now, comtree);
+            if self.state.is_hurt(comtree) {
+                self.hurry(now, comtree);
             }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);

@@ -103,6 +103,8 @@ pub struct Controller {
     underway: Option<Underway>,
     /// The comtree that was looked at last whether it runs over a link that is to go.
     last_left: Comtree,
+    /// The same for links that are being removed.
+    last_moved_off: Comtree,
 }
 
 impl Controller {
@@ -157,6 +159,7 @@ impl Controller {
             last_proposals: Time::ZERO,
             underway: None,
             last_left: Comtree(0),
+            last_moved_off: Comtree(0),
             state,
         };
         let effects = controller.state.all_effects();

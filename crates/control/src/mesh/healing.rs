@@ -21,6 +21,7 @@ impl State {
         let calm = self.comtrees.iter().filter(|(_, of)| self.may_heal(of) && is_whole(of));
         for comtree in calm.map(|(comtree, _)| *comtree).collect::<Vec<_>>() {
             self.heal_mesh(op, comtree);
+            op.cut();
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Bed {
     pub(crate) stays_put: bool,
     /// Whether next parents are yet to be the way to the core.
     pub(crate) waits: bool,
+    /// Whether relays beat and do nothing of what they are told.
+    pub(crate) stalls: bool,
     /// How often a relay that is not the root let go of its way to the core without having another.
     pub(crate) parted: usize,
     /// Comtrees of which relays were told.
@@ -92,7 +94,7 @@ impl Bed {
         }
         controller.create_world(new_world(world())).unwrap();
         let connected = relays.len();
-        let (stays_put, waits, comtrees) = (false, false, BTreeSet::new());
+        let (stays_put, waits, stalls, comtrees) = (false, false, false, BTreeSet::new());
         let mut bed = Bed {
             controller,
             storage,
@@ -102,6 +104,7 @@ impl Bed {
             sent_away: 0,
             stays_put,
             waits,
+            stalls,
             parted: 0,
             comtrees,
         };
@@ -130,7 +133,7 @@ impl Bed {
         }
         for (relay, side) in &mut self.relays[..self.connected] {
             side.handle_timeout(self.now);
-            while let Some(applying) = side.poll_apply() {
+            while let Some(applying) = if self.stalls { None } else { side.poll_apply() } {
                 let is_member = matches!(applying.key(), ItemKey::Member(..));
                 self.sent_away += usize::from(is_member && applying.after.is_none());
                 if let ItemKey::Comtree(comtree) = applying.key() {

@@ -1,8 +1,8 @@
 //! Links that an operator removes while comtrees run over them.
 
-use crate::bed::{Bed, SQUARE, limits};
+use crate::bed::{Bed, SQUARE, limits, new_world};
 use canopy_control::signal::Role;
-use canopy_control::{Event, Item, ItemKey, LinkId, Refusal};
+use canopy_control::{Enter, Event, Item, ItemKey, LinkId, Name, NewRelay, NewWorld, Refusal};
 
 /// A square with a member at each relay, whose tree has the links 1, 2 and 3.
 fn square() -> Bed {
@@ -91,6 +91,61 @@ fn nothing_new_comes_over_a_link_that_is_being_removed() {
     bed.waits = false;
     (0..15).for_each(|_| _ = bed.exchange());
     assert_eq!((bed.links_of_tree(), bed.has_link(1)), (vec![2, 3], false));
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+/// A square with so many worlds of eight comtrees each, whose trees have the links 1, 2 and 3.
+fn crowded(worlds: u8) -> Bed {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    for at in 0..4 {
+        let relay = bed.controller.relays().nth(at).unwrap().clone();
+        let (name, key, native, uplink) = (relay.name, relay.key, relay.native, relay.uplink);
+        let new = NewRelay { name, key, native, uplink, places: 100 };
+        bed.controller.register(bed.now, new).unwrap();
+    }
+    for number in 0..worlds {
+        let name = Name::new(&format!("w{number}")).unwrap();
+        bed.controller.create_world(NewWorld { comtrees: 8, ..new_world(name.clone()) }).unwrap();
+        for at in 0..4_u8 {
+            let ask =
+                Enter::new(name.clone(), [at; 16], vec![(bed.relays[usize::from(at)].0, 1000)]);
+            let few = Some(limits(10, 10));
+            bed.controller.enter(bed.now, &Enter { limits: few, ..ask }).unwrap();
+        }
+    }
+    bed.exchange();
+    bed
+}
+
+#[test]
+fn a_link_with_more_trees_than_a_commit_has_room_for_is_removed() {
+    for at_once in [false, true] {
+        let mut bed = crowded(17);
+        let trees = 17 * 8;
+        assert_eq!(bed.controller.trees_over(LinkId(2)), trees);
+        match at_once {
+            true => bed.controller.remove_link_at_once(LinkId(2)).unwrap(),
+            false => bed.controller.remove_link(LinkId(2)).unwrap(),
+        }
+        let is_gone = (0..20).any(|_| bed.exchange().contains(&Event::LinkRemoved(LinkId(2))));
+        assert!(is_gone, "{at_once}");
+        assert_eq!(bed.controller.trees_over(LinkId(4)), trees);
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
+#[test]
+fn moves_that_do_not_get_on_end_however_many_they_are() {
+    let mut bed = crowded(17);
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    bed.exchange();
+    // Nobody turns within the time that a step has: all moves end, and begin again, some at a look.
+    let events: Vec<Event> = (0..62).flat_map(|_| bed.exchange()).collect();
+    let ended =
+        |event: &&Event| matches!(event, Event::Reshaped { why, .. } if why.contains("after 30 s"));
+    assert_eq!(events.iter().filter(ended).count(), 17 * 8);
+    assert!(bed.is_removing(2));
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 

@@ -83,3 +83,19 @@ fn a_move_goes_on_where_the_controller_died_whatever_the_core() {
         assert!(dies_after(30, &core, true), "the relay was yet to turn");
     }
 }
+
+#[test]
+fn a_move_that_is_resumed_has_patience_with_relays_that_have_yet_to_be_told() {
+    let mut bed = square(&Core::Center);
+    bed.waits = true;
+    bed.move_to(4);
+    (0..30).for_each(|_| _ = bed.tick());
+    (bed.stalls, bed.waits) = (true, false);
+    bed.start_again();
+    (0..80).for_each(|_| _ = bed.exchange());
+    bed.stalls = false;
+    let reshaped = bed.reshaped();
+    let ended = reshaped.iter().find(|why| !why.starts_with("it was moved to"));
+    assert_eq!((ended, bed.tree_now().hops[0].relay), (None, RelayId(4)));
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
