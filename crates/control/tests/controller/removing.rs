@@ -150,6 +150,28 @@ fn moves_that_do_not_get_on_end_however_many_they_are() {
 }
 
 #[test]
+fn a_world_that_finds_no_other_way_takes_a_link_that_is_being_removed() {
+    let mut bed = square();
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    bed.exchange();
+    // The way round is gone: the world stays on the link, and another one needs it, too.
+    bed.set_link(4, [3, 0], false);
+    bed.exchange();
+    let other = Name::new("other").unwrap();
+    bed.controller.create_world(new_world(other.clone())).unwrap();
+    for at in [0_u8, 2] {
+        let near = vec![(bed.relays[usize::from(at)].0, 1000)];
+        let ask = Enter::new(other.clone(), [at; 16], near);
+        bed.controller.enter(bed.now, &ask).unwrap();
+    }
+    bed.exchange();
+    assert!(bed.is_removing(2) && bed.controller.trees_over(LinkId(2)) == 2);
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
 fn a_controller_that_starts_goes_on_with_a_removal() {
     let mut bed = square();
     bed.waits = true;
