@@ -1,6 +1,7 @@
 //! What a crowd's run came to.
 
 use canopy_judge::Tally;
+use canopy_wire::Time;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -52,7 +53,7 @@ pub struct RelayShare {
 }
 
 /// A time in which a walker lacked a relay, or some of its subscriptions after a relay was lost: from
-/// the last datagram of the lost relay until all that it wants is acknowledged again.
+/// the last datagram of the lost relay until all that it wants is acknowledged again, or until it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outage {
     /// Whose it was.
@@ -61,6 +62,14 @@ pub struct Outage {
     pub at_ms: u64,
     /// How long it lasted, milliseconds.
     pub ms: u64,
+}
+
+impl Outage {
+    /// One that began at `since` and ends now; the trace's zero was at `zero`.
+    pub(crate) fn new(walker: u32, since: Time, now: Time, zero: Time) -> Outage {
+        let ms = |of: Time, since| of.since(since).as_millis() as u64;
+        Outage { walker, at_ms: ms(since, zero), ms: ms(now, since) }
+    }
 }
 
 /// Somebody misses what somebody else has published.

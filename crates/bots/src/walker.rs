@@ -283,11 +283,12 @@ impl Walker {
         }
     }
 
-    /// Begins to leave.
-    pub(crate) fn leave(&mut self, now: Time, oracle: &mut Oracle) {
+    /// Begins to leave. Returns since when it is without its relay or some of its subscriptions, if it is.
+    pub(crate) fn leave(&mut self, now: Time, oracle: &mut Oracle) -> Option<Time> {
         oracle.vanish(now, self.number as usize);
         self.session.leave();
         self.at = None;
+        self.lost.take()
     }
 
     /// The level at which it has a group.

@@ -2,7 +2,7 @@
 
 use super::Crowd;
 use crate::error::CrowdError;
-use crate::report::{Doubled, Missing, Report, Verdict};
+use crate::report::{Doubled, Missing, Outage, Report, Verdict};
 use crate::trace::Trace;
 use canopy_judge::Gap;
 use canopy_wire::Time;
@@ -25,7 +25,9 @@ impl Crowd<'_> {
             for number in 0..self.walkers.len() as u32 {
                 let walker = self.walkers[number as usize].as_mut();
                 let Some(walker) = walker.filter(|walker| walker.may_leave()) else { continue };
-                walker.leave(now, &mut self.oracle);
+                let start = self.schedule.start();
+                let lost = walker.leave(now, &mut self.oracle);
+                self.outages.extend(lost.map(|since| Outage::new(number, since, now, start)));
                 self.turn(number, now);
             }
             self.turn_due(now);

@@ -212,7 +212,9 @@ impl<'a> Crowd<'a> {
     fn leave_due(&mut self, due: Time, now: Time) {
         while let Some(number) = self.schedule.next_leave(due) {
             if let Some(walker) = &mut self.walkers[number as usize] {
-                walker.leave(now, &mut self.oracle);
+                let start = self.schedule.start();
+                let lost = walker.leave(now, &mut self.oracle);
+                self.outages.extend(lost.map(|since| Outage::new(number, since, now, start)));
                 self.turn(number, now);
             } else if let Some(joining) = &mut self.joining {
                 joining.leave(number);
@@ -287,13 +289,11 @@ impl<'a> Crowd<'a> {
     fn turn(&mut self, number: u32, now: Time) {
         let Some(walker) = &mut self.walkers[number as usize] else { return };
         walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
-        if let Some(since) = walker.take_outage() {
-            let at_ms = since.since(self.schedule.start()).as_millis() as u64;
-            let ms = now.since(since).as_millis() as u64;
-            self.outages.push(Outage { walker: number, at_ms, ms });
-        }
         let refused = self.told.refused.take();
         self.relays.note(walker.relay, walker.is_connected(), refused);
+        let start = self.schedule.start();
+        self.outages
+            .extend(walker.take_outage().map(|since| Outage::new(number, since, now, start)));
         match walker.session.poll_timeout() {
             None => {
                 self.told.echoes += walker.session.echoes();

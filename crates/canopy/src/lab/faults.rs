@@ -97,6 +97,8 @@ struct Row {
     at_ms: u64,
     /// Walkers that lost their session.
     members: usize,
+    /// The longest time that one of them was without, milliseconds.
+    outage_ms: u64,
     /// How long after the fault the last update was published that is missing between others, to a tenth
     /// of a second.
     others_ms: u64,
@@ -280,7 +282,7 @@ impl FaultsCommand {
 impl Row {
     fn is_good(&self) -> bool {
         let [others, members] = LIMITS_MS;
-        self.others_ms <= others && self.members_ms <= members
+        self.others_ms <= others && self.members_ms.max(self.outage_ms) <= members
     }
 }
 
@@ -311,12 +313,14 @@ fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, Before) {
         let until = faults.get(place + 1).map_or(u64::MAX, |(_, at_ms)| begins(at_ms));
         let since = begins(at_ms);
         let lost = report.outages.iter().filter(|lost| (since..until).contains(&lost.at_ms));
+        let outage_ms = lost.clone().map(|lost| lost.ms).max().unwrap_or(0);
         let of_fault: BTreeSet<u32> = lost.map(|lost| lost.walker).collect();
         rows.push(Row {
             fault: fault.kind(),
             what: fault.what(),
             at_ms: *at_ms,
             members: of_fault.len(),
+            outage_ms,
             others_ms: 0,
             members_ms: 0,
             gaps: 0,
@@ -391,16 +395,17 @@ fn picture(rows: &[Row], report: &Report) -> Chart<'static> {
 
 fn table(rows: &[Row], report: &Report) -> String {
     let head = format!(
-        "{:18} {:24} {:>8} {:>8} {:>10} {:>10} {:>8}\n",
-        "fault", "", "at", "members", "others", "members", "twice"
+        "{:18} {:24} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}\n",
+        "fault", "", "at", "members", "without", "others", "members", "twice"
     );
     let line = |row: &Row| {
         format!(
-            "{:18} {:24} {:>6} s {:>8} {:>7} ms {:>7} ms {:>8}\n",
+            "{:18} {:24} {:>6} s {:>8} {:>7} ms {:>7} ms {:>7} ms {:>8}\n",
             row.fault,
             row.what,
             row.at_ms / 1000,
             row.members,
+            row.outage_ms,
             row.others_ms,
             row.members_ms,
             row.doubled
@@ -434,9 +439,9 @@ mod tests {
             gap(6_200, 1, 3),
             gap(9_300, 1, 3),
         ];
-        let outage = |walker, at_ms| canopy_bots::Outage { walker, at_ms, ms: 900 };
+        let outage = |walker, at_ms, ms| canopy_bots::Outage { walker, at_ms, ms };
         // Who is lost has heard its relay last a moment before that failed.
-        report.outages = vec![outage(3, 5_010), outage(4, 8_950)];
+        report.outages = vec![outage(3, 5_010, 900), outage(4, 8_950, 2_100)];
         let doubled = |until_ms| Doubled { until_ms, deliveries: 3 };
         report.doubled = vec![doubled(4_700), doubled(5_300), doubled(5_400)];
         let faults = [(Fault::Relay(1), 5_000), (Fault::Controller, 9_000)];
@@ -446,6 +451,9 @@ mod tests {
         let told: Vec<_> =
             rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
         assert_eq!(told, [(1, 400, 1_200, 3), (1, 300, 0, 1)]);
+        assert_eq!(rows.iter().map(|row| row.outage_ms).collect::<Vec<_>>(), [900, 2_100]);
+        // Two seconds without a session are too long, though nobody is missed who is there again.
+        assert_eq!(rows.iter().map(Row::is_good).collect::<Vec<_>>(), [true, false]);
         let of: Vec<_> = picture(&rows, &report).curves;
         assert_eq!(
             of.iter().map(|c| &*c.name).collect::<Vec<_>>(),
