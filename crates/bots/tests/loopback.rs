@@ -119,6 +119,20 @@ fn a_relay_that_is_not_there_is_named_or_endured() {
 }
 
 #[test]
+fn a_relay_that_never_comes_back_is_an_outage_until_each_walker_leaves() {
+    let mut relay = Some(TestRelay::start(Mode::Immediate, 1, 200));
+    let config = CrowdConfig { endures: true, ..config(relay.as_ref().unwrap().address()) };
+    // Who hears nothing gives its relay up after six seconds.
+    let trace = crowd(5, 10.0);
+    let report = run(&config, &trace, None, &AtomicBool::new(false), |_| relay = None).unwrap();
+    let mut without: Vec<u32> = report.outages.iter().map(|outage| outage.walker).collect();
+    without.sort_unstable();
+    assert_eq!(without, [0, 1, 2, 3, 4]);
+    let until = |outage: &canopy_bots::Outage| outage.at_ms + outage.ms;
+    assert!(report.outages.iter().all(|outage| until(outage) >= 9_900), "{:?}", report.outages);
+}
+
+#[test]
 fn whoever_is_late_publishes_all_the_same_before_it_leaves() {
     let relay = TestRelay::start(Mode::Immediate, 1, 200);
     // A minute at once: no machine keeps up.
