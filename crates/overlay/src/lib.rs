@@ -6,12 +6,14 @@
 
 mod changes;
 mod detours;
+mod members;
 mod told;
 mod watch;
 
 pub use changes::changes;
 pub use detours::{Detours, Items};
-pub use told::{member_change, wanted};
+pub use members::Members;
+pub use told::wanted;
 pub use watch::{LinkWatch, Seen};
 
 use canopy_relay::{

@@ -5,8 +5,7 @@ use canopy_control::signal::{Branch, Role};
 use canopy_control::{Item, ItemKey, MOST_TICKS};
 use canopy_plan::Rate;
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, Budget, Change, ComtreeConfig, Down, LinkConfig, MAX_MODES,
-    Mode,
+    BranchConfig, BranchId, BranchRole, Budget, ComtreeConfig, Down, LinkConfig, MAX_MODES, Mode,
 };
 use canopy_wire::{Downlink, Suite};
 use core::time::Duration;
@@ -97,27 +96,6 @@ fn downlink_of(downlink: canopy_control::Downlink) -> Downlink {
         canopy_control::Downlink::Member => Downlink::Member,
         canopy_control::Downlink::Group => Downlink::Group,
         canopy_control::Downlink::None => Downlink::None,
-    }
-}
-
-/// What a member's item changes of the data plane, beside its token; nothing if the token says it all.
-/// A relay that knows no such member, or no such comtree any more, has nothing to change.
-pub fn member_change(key: ItemKey, before: Option<&Item>, after: Option<&Item>) -> Option<Change> {
-    let ItemKey::Member(comtree, address) = key else { return None };
-    match (before, after) {
-        (_, None) => Some(Change::ThrowOut { comtree, address }),
-        // Its token says what it may do, unless that has changed since.
-        (Some(_), Some(Item::Member { limits, .. })) => {
-            let (up, down) = (limits.send, limits.receive);
-            let budget = Budget {
-                up_packets: up.packets as u64,
-                up_bits: up.bits as u64,
-                down_packets: down.packets as u64,
-                down_bits: down.bits as u64,
-            };
-            Some(Change::SetBudget { comtree, address, budget })
-        }
-        _ => None,
     }
 }
 

@@ -44,6 +44,8 @@ pub enum TokenRefusal {
     OtherSite(u16),
     /// A server has thrown the token's bearer out.
     ThrownOut,
+    /// The address that the token names has no place here any more.
+    Dismissed(Address),
 }
 
 impl fmt::Display for TokenRefusal {
@@ -67,6 +69,12 @@ impl fmt::Display for TokenRefusal {
                 write!(f, "its token is for relays of site {site}")
             }
             TokenRefusal::ThrownOut => f.write_str("a server has thrown its token's bearer out"),
+            TokenRefusal::Dismissed(address) => {
+                write!(
+                    f,
+                    "its token is for the address {address}, which has no place here any more"
+                )
+            }
         }
     }
 }

@@ -142,11 +142,19 @@ pub enum Change {
         /// The time of day when the relay's [`Time`] was zero.
         origin: UnixTime,
     },
-    /// Send a participant away.
-    ThrowOut {
-        /// The comtree that it is a member of.
+    /// An address has no place here any more: send away whoever has it, and let nobody in by a token that names
+    /// it, until it is admitted again. The comtree need not be there.
+    Dismiss {
+        /// On which comtree.
         comtree: Comtree,
-        /// Its address there.
+        /// Which.
+        address: Address,
+    },
+    /// An address that was dismissed has a place again.
+    Admit {
+        /// On which comtree.
+        comtree: Comtree,
+        /// Which.
         address: Address,
     },
     /// What a participant may send from now on.
@@ -220,7 +228,9 @@ impl Change {
             | Change::SetBranchGuarantee { branch: BranchId { thread, .. }, .. } => {
                 return Some(thread % threads);
             }
-            Change::ThrowOut { address, .. } | Change::SetBudget { address, .. } => *address,
+            Change::Dismiss { address, .. }
+            | Change::Admit { address, .. }
+            | Change::SetBudget { address, .. } => *address,
             _ => return None,
         };
         Some(address.endpoint() % threads)

@@ -21,6 +21,7 @@ mod cohorts;
 mod comtree_config;
 mod comtrees;
 mod counters;
+mod dismissals;
 mod doubled;
 mod fanout;
 mod flush_queues;

@@ -4,7 +4,7 @@ use super::SharedNet;
 use crate::settings::RelaySettings;
 use canopy_control::{Item, ItemKey};
 use canopy_node::{ChangeError, Health, RelayWatch};
-use canopy_overlay::{Net, Seen, changes, member_change, wanted};
+use canopy_overlay::{Members, Net, Seen, changes, wanted};
 use canopy_relay::{ComtreeConfig, LinkStatus, Refusal};
 use canopy_session::PublicKey;
 use canopy_wire::{Downlink, Suite};
@@ -17,6 +17,7 @@ pub(crate) struct Controlled {
     /// What it has without.
     base: Net,
     net: SharedNet,
+    members: Arc<Mutex<Members>>,
     watch: RelayWatch,
     /// The neighbours to whom the cable is cut.
     cut: Arc<Mutex<BTreeSet<PublicKey>>>,
@@ -28,7 +29,8 @@ impl Controlled {
     /// A relay that was just started with these settings.
     pub(crate) fn new(settings: &RelaySettings, net: SharedNet, watch: RelayWatch) -> Controlled {
         let may_be_clear = settings.may_be_clear;
-        Controlled { base: net.get(), net, watch, cut: Arc::default(), may_be_clear }
+        let (base, members, cut) = (net.get(), Arc::default(), Arc::default());
+        Controlled { base, net, members, watch, cut, may_be_clear }
     }
 
     /// A detour has begun.
@@ -103,7 +105,11 @@ impl Controlled {
         before: Option<&Item>,
         after: Option<&Item>,
     ) -> Result<(), String> {
-        let Some(change) = member_change(key, before, after) else { return Ok(()) };
+        let change = {
+            let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+            members.change(key, before, after)
+        };
+        let Some(change) = change else { return Ok(()) };
         match self.watch.apply(change) {
             // Nobody has come with the address, or the comtree is gone with all that was on it.
             Ok(())

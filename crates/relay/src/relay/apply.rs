@@ -37,12 +37,15 @@ impl Relay {
                 self.replace_trust(now, trust, origin);
                 Ok(())
             }
-            Change::ThrowOut { comtree, address } => {
-                let unknown = Refusal::UnknownAddress(comtree, address);
-                let port = self.ports.find(comtree, address).ok_or(unknown)?;
-                if !self.send_away(now, port, LeaveReason::ThrownOut) {
-                    return Err(unknown);
+            Change::Dismiss { comtree, address } => {
+                self.dismissals.note(now, comtree, address);
+                if let Some(port) = self.ports.find(comtree, address) {
+                    self.send_away(now, port, LeaveReason::ThrownOut);
                 }
+                Ok(())
+            }
+            Change::Admit { comtree, address } => {
+                self.dismissals.forget(comtree, address);
                 Ok(())
             }
             Change::SetBudget { comtree, address, budget } => {

@@ -29,6 +29,7 @@ use crate::access::{Conducts, Granted, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
+use crate::dismissals::Dismissals;
 use crate::fanout::{Fanout, FlushCounts, Tables};
 use crate::flush_queues::{FlushQueues, OWN};
 use crate::gate::{Counted, Gate};
@@ -94,6 +95,7 @@ pub struct Relay {
     /// The members by their tokens, and what servers have said of their bearers.
     by_token: BTreeMap<TokenId, PortIndex>,
     conducts: Conducts,
+    dismissals: Dismissals,
     /// What the last token granted.
     granted: Option<Arc<Granted>>,
     /// What the other data threads have not been told of tokens yet.
@@ -169,6 +171,7 @@ impl Relay {
             origin: config.origin,
             by_token: BTreeMap::new(),
             conducts: Conducts::default(),
+            dismissals: Dismissals::default(),
             granted: None,
             unsaid: VecDeque::new(),
             token_sweep: 0,

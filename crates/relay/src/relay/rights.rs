@@ -49,7 +49,8 @@ impl Relay {
             }
             rights.restrict(&conduct.restrictions);
         }
-        Ok(Some(Box::new(rights)))
+        let gone = rights.address().filter(|at| self.dismissals.has(join.comtree, *at));
+        gone.map_or(Ok(Some(Box::new(rights))), |at| Err(TokenRefusal::Dismissed(at)))
     }
 
     /// Whether a session here joined by a token, and by a later proof.

@@ -80,7 +80,8 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
     let another = |role, site| branch_over(COMTREE, ANOTHER, role, site);
     let remove_branch = |link| Change::RemoveBranch(id(COMTREE, link));
     let set_role = |link, role| Change::SetBranchRole { branch: id(COMTREE, link), role };
-    let throw_out = |address| Change::ThrowOut { comtree: COMTREE, address };
+    let limit =
+        |address| Change::SetBudget { comtree: COMTREE, address, budget: Budget::default() };
     #[allow(clippy::reversed_empty_ranges)] // The mistake that is to be refused.
     let reversed = 200..=100;
     let cases = [
@@ -99,7 +100,7 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
         (link_with(NEIGHBOUR), Refusal::LinkExists, "remove it first"),
         (link_with(own_key), Refusal::OwnKey, "a key of its own"),
         (Change::RemoveLink { key: [8; 32], thread: 0 }, Refusal::UnknownLink, "add it first"),
-        (throw_out(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
+        (limit(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
     ];
     let before: Vec<_> = world.relay().comtrees().collect();
     for (change, refusal, remedy) in cases {
@@ -263,18 +264,17 @@ fn no_thread_listens_for_a_comtree_that_went() {
 }
 
 #[test]
-fn one_is_thrown_out_and_the_others_stay() {
+fn one_is_dismissed_and_the_others_stay() {
     let mut world = World::new(Mode::Immediate, 3);
     world.subscribe_all(7, 0);
     let address = world.address(1);
-    apply(&mut world, Change::ThrowOut { comtree: COMTREE, address }).unwrap();
+    apply(&mut world, Change::Dismiss { comtree: COMTREE, address }).unwrap();
     world.publish(0, 7, 0, Flags(0), b"without it");
     world.settle();
     assert!(world.events(1).contains(&Event::Lost));
     assert_eq!((world.relay().sessions(), world.relay().subscriptions()), (2, 2));
     assert_eq!((world.payloads(1).len(), world.payloads(2).len()), (0, 1));
-    let unknown = Refusal::UnknownAddress(COMTREE, address);
-    assert_eq!(apply(&mut world, Change::ThrowOut { comtree: COMTREE, address }), Err(unknown));
+    assert_eq!(apply(&mut world, Change::Dismiss { comtree: COMTREE, address }), Ok(()));
 }
 
 #[test]

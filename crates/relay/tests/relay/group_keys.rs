@@ -42,7 +42,7 @@ fn pass(world: &mut World, millis: u64) {
 
 fn throw_out(world: &mut World, number: usize) {
     let (now, address) = (world.now, world.address(number));
-    let change = Change::ThrowOut { comtree: COMTREE, address };
+    let change = Change::Dismiss { comtree: COMTREE, address };
     let thread = world.thread_of(number);
     world.threads[thread].apply(now, change).unwrap();
     // It does not come back.

@@ -8,7 +8,7 @@ use crate::support::tokens::{
 use crate::support::{COMTREE, OTHER_COMTREE, World};
 use canopy_relay::{Change, Mode, Notice, TokenRefusal, Trust, UnixTime};
 use canopy_session::{Event, SessionConfig, State};
-use canopy_token::{Claims, KeySet, Revocations, SigningKey, TokenError, Unicast};
+use canopy_token::{Claims, Grant, KeySet, Revocations, SigningKey, TokenError, Unicast};
 use canopy_wire::{
     Acts, Address, DropReason, Flags, Group, LeaveReason, Level, RefusedReason, RequestStatus,
     Restriction, SubscribeRefusal, Verdict,
@@ -354,6 +354,48 @@ fn who_is_thrown_out_stays_out() {
             assert!(world.events(again).contains(&Event::Refused(RefusedReason::Token)));
         }
         assert_eq!(world.sessions(), 1);
+    }
+}
+
+/// Neither by the token that it came with nor by an older one, at whichever data thread it asks; until the address is
+/// admitted again.
+#[test]
+fn who_is_dismissed_comes_back_once_its_address_is_admitted() {
+    for threads in [1, 2] {
+        let mut world = guarded_world(threads);
+        let address = Address::unicast(1, 101);
+        let for_it = |id: &str| {
+            let grant = Grant { address: Some(address), ..claims(2).grant };
+            Claims { id: id.to_owned(), grant, ..claims(2) }
+        };
+        let thread = usize::from(101 % threads);
+        let member = come(&mut world, thread, 2, &for_it("newer"));
+        assert_eq!(world.address(member), address);
+        let now = world.now;
+        let dismiss = Change::Dismiss { comtree: COMTREE, address };
+        world.threads[thread].apply(now, dismiss).unwrap();
+        world.settle();
+        assert!(world.events(member).contains(&Event::SentAway(LeaveReason::ThrownOut)));
+        for asks in 0..usize::from(threads) {
+            for id in ["newer", "older"] {
+                let again = come(&mut world, asks, 2, &for_it(id));
+                assert!(
+                    world.events(again).contains(&Event::Refused(RefusedReason::Token)),
+                    "{id}"
+                );
+            }
+        }
+        let why = TokenRefusal::Dismissed(address);
+        assert!(notices(&mut world, thread).iter().any(
+            |notice| matches!(notice, Notice::TokenRefused { why: said, .. } if *said == why)
+        ));
+        let other = Claims { id: "other".to_owned(), ..claims(3) };
+        come(&mut world, 0, 3, &other);
+        assert_eq!(world.sessions(), 1, "another address is not concerned");
+        let now = world.now;
+        world.threads[thread].apply(now, Change::Admit { comtree: COMTREE, address }).unwrap();
+        come(&mut world, 0, 2, &for_it("older"));
+        assert_eq!(world.sessions(), 2);
     }
 }
 

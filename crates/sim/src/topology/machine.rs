@@ -6,7 +6,7 @@ use crate::host::{Thread, UNIX_ZERO, Waiting, steer};
 use crate::overlay::machine::{Sent, Sockets};
 use canopy_control::signal::Role;
 use canopy_control::{Applying, Item, ItemKey, RelaySide};
-use canopy_overlay::{Detours, Items, LinkWatch, Net, Seen, changes, member_change, wanted};
+use canopy_overlay::{Detours, Items, LinkWatch, Members, Net, Seen, changes, wanted};
 use canopy_relay::{
     ADDRESS_REST, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places, Refusal,
     Relay, RelayConfig, Siblings, TableLimits, Trust,
@@ -41,6 +41,7 @@ pub(crate) struct Machine {
     pub(crate) detours: Detours,
     base: Net,
     net: Net,
+    members: Members,
     opened: Vec<u8>,
     retired: Counters,
     /// A detour is over, and the data plane is still to have one parent.
@@ -79,6 +80,7 @@ impl Machine {
             detours: Detours::default(),
             base: Net { most_subscriptions: 1_000, ..Net::default() },
             net: Net::default(),
+            members: Members::default(),
             opened: Vec::new(),
             retired: Counters::default(),
             has_returned: false,
@@ -113,6 +115,7 @@ impl Machine {
         self.watch = LinkWatch::default();
         self.detours = Detours::default();
         self.net = self.base.clone();
+        self.members = Members::default();
         self.applying = None;
         self.has_returned = false;
     }
@@ -160,7 +163,8 @@ impl Machine {
         let local = self.local(now);
         let result = match applying.key() {
             key @ ItemKey::Member(..) => {
-                let change = member_change(key, applying.before.as_ref(), applying.after.as_ref());
+                let (before, after) = (applying.before.as_ref(), applying.after.as_ref());
+                let change = self.members.change(key, before, after);
                 change.map_or(Ok(()), |change| match self.change(local, change) {
                     Ok(()) | Err(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_)) => {
                         Ok(())
