@@ -7,6 +7,7 @@ mod controller;
 mod demo;
 mod groupcast;
 mod hosts;
+mod kicked;
 mod lab;
 mod meshed;
 mod net;
