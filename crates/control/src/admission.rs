@@ -10,6 +10,7 @@ use crate::state::State;
 use canopy_plan::{Limits, Rate};
 use canopy_token::{Budget, ComtreeGrant, Grant, Scope, Unicast};
 use canopy_wire::{Address, Comtree, Level, PORTABLE_SITES, Time};
+use core::time::Duration;
 
 /// The first endpoint number of a member: lower ones are the relays' own.
 const FIRST_ENDPOINT: u16 = 64;
@@ -17,6 +18,9 @@ const FIRST_ENDPOINT: u16 = 64;
 const ADDRESSES_OF_SITE: u32 = (u16::MAX - FIRST_ENDPOINT) as u32 + 1;
 const ADDRESSES: u32 =
     (*PORTABLE_SITES.end() - *PORTABLE_SITES.start() + 1) as u32 * ADDRESSES_OF_SITE;
+
+/// A renewal that a controller has missed comes so much later at most: it is tried again after two seconds or so.
+const RENEWED_LATE: Duration = Duration::from_secs(10);
 
 /// The portable addresses in the order in which a world gives them: all of one site, then the next one's.
 fn portable_address(number: u32) -> Address {
@@ -302,6 +306,20 @@ impl State {
         let member = Member { until, ..self.held(world, address)?.clone() };
         self.save_member(op, member);
         Ok(until)
+    }
+
+    /// A controller has started, and does not know who was told of its place, and who has died since. Whoever is in renews
+    /// its lease before a third of it is over; others give back their places then, and not when their leases end.
+    /// Whom a backend has let in may not have come yet.
+    pub(crate) fn await_renewals(&mut self, now: Time) {
+        let by = now + self.settings.lease / 3 + RENEWED_LATE;
+        let is_awaited = |member: &&Member| {
+            member.state == MemberState::Held && member.entry.let_in == 0 && member.until > by
+        };
+        let awaited: Vec<Member> = self.members.values().filter(is_awaited).cloned().collect();
+        for member in awaited {
+            self.know_member(Member { until: by, ..member });
+        }
     }
 
     /// Changes a member's limits. What is more is reserved before the relay is told, what is less is

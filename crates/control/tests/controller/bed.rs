@@ -186,6 +186,14 @@ impl Bed {
         self.controller.enter(self.now, &Enter { limits: Some(limits), entry, ..ask })
     }
 
+    /// Everybody who is in renews its lease.
+    pub(crate) fn renew_all(&mut self) {
+        let members: Vec<_> = self.controller.members().map(|of| (of.world, of.address)).collect();
+        for (world, address) in members {
+            self.controller.renew(self.now, world, address).unwrap();
+        }
+    }
+
     pub(crate) fn set_link(&mut self, link: u32, ends: [usize; 2], up: bool) {
         for end in ends {
             let report = LinkReport { link: LinkId(link), up, delay_us: 0 };

@@ -3,6 +3,7 @@
 mod bed;
 mod better_trees;
 mod removing;
+mod renewals;
 mod resuming;
 
 use bed::{Bed, SQUARE, limits, new_world, rate, world};

@@ -92,7 +92,10 @@ fn a_move_that_is_resumed_has_patience_with_relays_that_have_yet_to_be_told() {
     (0..30).for_each(|_| _ = bed.tick());
     (bed.stalls, bed.waits) = (true, false);
     bed.start_again();
-    (0..80).for_each(|_| _ = bed.exchange());
+    for _ in 0..80 {
+        bed.exchange();
+        bed.renew_all();
+    }
     bed.stalls = false;
     let reshaped = bed.reshaped();
     let ended = reshaped.iter().find(|why| !why.starts_with("it was moved to"));
