@@ -29,6 +29,9 @@ pub struct MembersAsk {
     /// How many at most, 1 to 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<usize>,
+    /// Only those who are called this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
 }
 
 /// Members of a world.
@@ -45,6 +48,9 @@ pub struct Members {
 pub struct MemberView {
     /// Its address on each of the world's comtrees, such as `28672.64`.
     pub address: String,
+    /// What its credential, or the backend that let it in, calls it; `anybody` where no credential is asked for.
+    #[serde(default)]
+    pub subject: String,
     /// Who it is: a digest of its credential, 32 hexadecimal digits.
     pub owner: String,
     /// The name of the relay that serves it.
@@ -124,7 +130,11 @@ pub fn members(controller: &Controller, of: &str, ask: &MembersAsk) -> Result<Me
         return Err(Problem::value("most", format!("{most} is not allowed"), &remedy));
     }
     let there = controller.members_of(world, after);
-    let mut there = there.filter(|member| member.state != MemberState::Resting);
+    let is_meant = |member: &&Member| {
+        let named = ask.subject.as_ref().is_none_or(|subject| *subject == member.subject);
+        named && member.state != MemberState::Resting
+    };
+    let mut there = there.filter(is_meant);
     let members = there.by_ref().take(most).map(|member| view(controller, member)).collect();
     Ok(Members { members, more: there.next().is_some() })
 }
@@ -184,6 +194,7 @@ pub(crate) fn time_text(time: Time) -> String {
 fn view(controller: &Controller, member: &Member) -> MemberView {
     MemberView {
         address: member.address.to_string(),
+        subject: member.subject.clone(),
         owner: member.owner.iter().map(|byte| format!("{byte:02x}")).collect(),
         relay: name_of(controller, member.relay),
         state: match member.state {

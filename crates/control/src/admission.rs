@@ -43,13 +43,15 @@ pub struct Enter {
     pub most: Option<Limits>,
     /// By what it is in, once it has the place.
     pub entry: Entry,
+    /// What its credential, or its backend, calls it; the same for one owner.
+    pub subject: String,
 }
 
 impl Enter {
-    /// An endpoint that says no limits, is bounded by none, and is in by nothing.
+    /// An endpoint that says no limits, is bounded by none, is in by nothing and has no name.
     pub fn new(world: Name, owner: Owner, measured: Vec<(RelayId, u32)>) -> Enter {
         let entry = Entry::default();
-        Enter { world, owner, limits: None, measured, most: None, entry }
+        Enter { world, owner, limits: None, measured, most: None, entry, subject: String::new() }
     }
 
     /// What it gets of these limits.
@@ -198,8 +200,19 @@ impl State {
         let (state, reserved) = (MemberState::Held, limits);
         // What barred it once is over, and forgotten with the record.
         let barred = self.members.get(&(world, address)).and_then(|before| before.barred);
-        let member =
-            Member { world, address, relay, owner, limits, reserved, until, state, barred, entry };
+        let member = Member {
+            world,
+            address,
+            relay,
+            owner,
+            limits,
+            reserved,
+            until,
+            state,
+            barred,
+            entry,
+            subject: ask.subject.clone(),
+        };
         self.admit(op, &member);
         self.save_member(op, member);
         Ok(address)
@@ -552,7 +565,18 @@ mod tests {
             state,
             barred,
             entry: Entry::default(),
+            subject: "player".to_owned(),
         }
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_has_no_name() {
+        let member = member(portable_address(3), 7, MemberState::Held, 10);
+        let written = member.to_bytes();
+        assert_eq!(Member::of_bytes(&written), Ok(member.clone()));
+        let name = member.subject.clone().to_bytes();
+        let before = Member::of_bytes(&written[..written.len() - name.len()]);
+        assert_eq!(before, Ok(Member { subject: String::new(), ..member }));
     }
 
     #[test]

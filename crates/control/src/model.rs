@@ -226,6 +226,8 @@ pub struct Member {
     pub barred: Option<Time>,
     /// By what it is in.
     pub entry: Entry,
+    /// What its credential, or its backend, calls it; empty if nobody has said.
+    pub subject: String,
 }
 
 impl Member {
@@ -316,7 +318,7 @@ impl Coded for Link {
 impl Coded for Member {
     fn put(&self, out: &mut Vec<u8>) {
         let Member { world, address, relay, owner, limits, reserved, .. } = self;
-        let Member { until, state, barred, entry, .. } = self;
+        let Member { until, state, barred, entry, subject, .. } = self;
         world.put(out);
         address.put(out);
         owner.put(out);
@@ -327,6 +329,7 @@ impl Coded for Member {
         barred.put(out);
         relay.put(out);
         entry.put(out);
+        subject.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Member, CodecError> {
@@ -338,7 +341,21 @@ impl Coded for Member {
         let relay = if from.is_at_end() { RelayId(address.site()) } else { Coded::take(from)? };
         // Or here: a backend lets its players in anew.
         let entry = if from.is_at_end() { Entry::default() } else { Coded::take(from)? };
-        Ok(Member { world, address, relay, owner, limits, reserved, until, state, barred, entry })
+        // Or here: members had no names.
+        let subject = if from.is_at_end() { String::new() } else { Coded::take(from)? };
+        Ok(Member {
+            world,
+            address,
+            relay,
+            owner,
+            limits,
+            reserved,
+            until,
+            state,
+            barred,
+            entry,
+            subject,
+        })
     }
 }
 

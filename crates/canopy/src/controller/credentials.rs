@@ -339,6 +339,7 @@ mod tests {
             state,
             barred: None,
             entry: Entry { let_in, visit: 0 },
+            subject: "player".to_owned(),
         };
         let said = |known: Option<Member>| {
             right.check_place(known.as_ref()).err().map(|problem| problem.to_string())

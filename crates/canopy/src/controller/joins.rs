@@ -227,7 +227,8 @@ impl Joins {
                 let World { id, comtrees, .. } = controller.world(&enter.world)?;
                 entering.check_comtrees(comtrees)?;
                 let entry = entry(controller.known_by(*id, enter.owner), &entering, visit)?;
-                let enter = Enter { most: entering.most(), entry, ..enter };
+                let subject = entering.subject.clone();
+                let enter = Enter { most: entering.most(), entry, subject, ..enter };
                 let admission = decide(controller, now, &enter)?;
                 // Events are told by this thread, later: none of them can be missed.
                 let outcome = waiting.register(admission.world, admission.address)?;

@@ -133,15 +133,17 @@ pub(super) fn plans(comtrees: &[MovePlanView]) -> String {
 pub(super) fn list(text: &mut String, members: &[MemberView], more: bool) {
     let _ = writeln!(
         text,
-        "\n{:<12} {:<16} {:<8} {:>10} {:>12}  {:<20}",
-        "member", "relay", "is", "Mbit/s up", "Mbit/s down", "until"
+        "\n{:<12} {:<20} {:<16} {:<8} {:>10} {:>12}  {:<20}",
+        "member", "subject", "relay", "is", "Mbit/s up", "Mbit/s down", "until"
     );
     for member in members {
         let [up, down] = [member.budget.up_bits, member.budget.down_bits].map(|b| b as f64 / 1e6);
-        let MemberView { address, relay, state, until, .. } = member;
+        let MemberView { address, subject, relay, state, until, .. } = member;
+        // Somebody else has chosen it, and it is not to look like another line.
+        let subject = subject.escape_debug().to_string();
         let _ = writeln!(
             text,
-            "{address:<12} {relay:<16} {state:<8} {up:>10.3} {down:>12.3}  {until:<20}"
+            "{address:<12} {subject:<20} {relay:<16} {state:<8} {up:>10.3} {down:>12.3}  {until:<20}"
         );
     }
     if more {

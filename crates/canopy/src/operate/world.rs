@@ -4,7 +4,7 @@ use super::areas::AreasCommand;
 use super::client::{ApiArgs, ApiClient, run, segment};
 use super::tables::{channels, list, plans, table, tree};
 use crate::output::print_line;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use axum::http::Method;
 use canopy_api::{
     Budget, ChannelView, CoreRule, Members, Mode, MoveAsk, MovePlans, NewWorld, Protection,
@@ -183,9 +183,10 @@ struct KickCommand {
     /// The world's name
     #[arg(value_name = "NAME")]
     name: String,
-    /// The member's address, such as 28672.64
-    #[arg(value_name = "ADDRESS")]
-    address: String,
+    /// The member's address, such as 28672.64, or what its credential or its backend calls it: then all that are
+    /// called so
+    #[arg(value_name = "MEMBER")]
+    member: String,
     /// For so many seconds it may not come back
     #[arg(long, value_name = "N", default_value_t = 60)]
     bar_s: u64,
@@ -212,12 +213,7 @@ impl WorldCommand {
                 Deed::Set(command) => command.run().await,
                 Deed::Areas(command) => command.run().await,
                 Deed::Move(command) => command.run().await,
-                Deed::Kick(command) => {
-                    let KickCommand { name, address, bar_s, api } = command;
-                    let (name, address) = (segment(&name), segment(&address));
-                    let path = format!("/v1/worlds/{name}/members/{address}?bar_s={bar_s}");
-                    delete(&api, &path, "its relay is being told").await
-                }
+                Deed::Kick(command) => command.run().await,
                 Deed::Delete(command) => {
                     let path = path(&command.name);
                     delete(&command.api, &path, "it is gone when its members are").await
@@ -225,6 +221,32 @@ impl WorldCommand {
             }
         })?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl KickCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let world = segment(&self.name);
+        let mut addresses = vec![self.member.clone()];
+        if canopy_api::address("member", &self.member).is_err() {
+            let subject = segment(&self.member);
+            let path = format!("/v1/worlds/{world}/members?subject={subject}");
+            let found: Members = self.api.client()?.get(&path).await?;
+            addresses = found.members.into_iter().map(|member| member.address).collect();
+            ensure!(
+                !addresses.is_empty(),
+                "nobody in world {} has the address or the name {:?}; `canopy world show {} --members` lists them",
+                self.name,
+                self.member,
+                self.name
+            );
+        }
+        for address in addresses {
+            let (address, bar_s) = (segment(&address), self.bar_s);
+            let path = format!("/v1/worlds/{world}/members/{address}?bar_s={bar_s}");
+            delete(&self.api, &path, "its relay is being told").await?;
+        }
+        Ok(())
     }
 }
 

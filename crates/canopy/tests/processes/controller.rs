@@ -69,6 +69,8 @@ fn worlds_outlast_a_controller_that_is_killed() {
     assert!(told(&folder, &["relay", "list"]).contains("no relays"));
     let why = refused(&ask(&folder, &["relay", "drain", "eu-1"]));
     assert!(why.contains("there is no relay eu-1; see which there are"), "{why}");
+    let why = refused(&ask(&folder, &["world", "kick", "arena", "player-17"]));
+    assert!(why.contains("\"player-17\"") && why.contains("show arena --members"), "{why}");
     let why = refused(&ask(&folder, &["world", "kick", "arena", "28672.64"]));
     assert!(why.contains("nobody has the address 28672.64 in the world arena"), "{why}");
 }

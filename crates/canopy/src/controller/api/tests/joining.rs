@@ -207,6 +207,24 @@ async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
 }
 
 #[tokio::test]
+async fn members_are_found_by_what_their_backend_calls_them() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let path = "/v1/worlds/lobby/members";
+    let mut addresses = Vec::new();
+    for number in [1, 2] {
+        let (_, let_in) = daemon.send("POST", path, &new_member(number)).await;
+        addresses.push(let_in["address"].clone());
+    }
+    let found = daemon.get(&format!("{path}?subject=player-2")).await;
+    let found: Vec<_> = found["members"].as_array().unwrap().iter().collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0]["address"], &found[0]["subject"]), (&addresses[1], &json!("player-2")));
+    let nobody = daemon.get(&format!("{path}?subject=player")).await;
+    assert_eq!(nobody["members"], json!([]));
+}
+
+#[tokio::test]
 async fn who_comes_in_otherwise_is_in_by_that_alone() {
     let (daemon, _folder) = trusting().await;
     daemon.world("lobby", 1).await;
