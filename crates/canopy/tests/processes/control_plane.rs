@@ -382,10 +382,10 @@ async fn a_relay_thins_as_its_world_says_also_when_that_changes_while_members_ar
     assert!(near + far < 150 && far * 3 > near, "by halves: {near} and {far}");
     set(json!({ "levels_first": true }));
     let [near, far] = publish().await;
-    assert!(near > far * 4, "lower levels first: {near} and {far}");
+    assert!(near > far * 5, "lower levels first: {near} and {far}");
     set(json!({ "floor_ms": 100 }));
     let [near, far] = publish().await;
-    assert!(near + far < 150 && far * 3 > near, "ten a second at least: {near} and {far}");
+    assert!(near + far < 150 && far * 5 > near, "ten a second at least: {near} and {far}");
     assert!(one.is_connected() && other.is_connected(), "nobody has lost its session");
 }
 
@@ -437,6 +437,17 @@ fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     assert!(needed.unwrap_err().contains("carries the world w"));
     cluster.operate(&["link", "add", "r1", "r3", "--bits", "100000000"]).unwrap();
     assert!(cluster.operate(&["link", "list"]).unwrap().contains("given"));
+    // Its ends hear each other once they have measured it.
+    let is_measured = || {
+        let links = cluster.ask("GET", "/v1/links", &Value::Null);
+        let mut given =
+            links["links"].as_array().unwrap().iter().filter(|link| link["proposed"] == false);
+        given.all(|link| link["delay_us"] != 1000)
+    };
+    while !is_measured() {
+        assert!(began.elapsed() < PATIENCE, "nobody hears anybody over it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let removing = cluster.operate(&["relay", "remove", "r2"]).unwrap();
     assert!(removing.contains("1 comtrees lead over it; --wait"), "{removing}");
     while goes_over() {
