@@ -146,7 +146,7 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
             input_of(&[
                 (0, world),
                 (1, ""),
-                (1, "lobby\n{\"tick_ms\": 9, \"core\": \"center\", \"floor_ms\": 500}"),
+                (1, "lobby\n{\"levels\": 2, \"tick_ms\": 9, \"core\": \"center\"}"),
                 (2, "lobby"),
                 (0, world),
                 (3, "lobby"),

@@ -208,21 +208,6 @@ fn link(id: u32) -> Item {
     }
 }
 
-/// A comtree that says how it shares.
-fn comtree() -> Item {
-    let together = canopy_plan::Limits::bits(0.0, 1e6);
-    Item::Comtree {
-        id: Comtree(16),
-        world: Name::new("lobby").expect("a name"),
-        site: 1,
-        mode: canopy_control::Mode::Periodic(50),
-        downlink: canopy_control::Downlink::Member,
-        levels: 2,
-        sharing: canopy_control::Sharing { floor_ms: 500, levels_first: true, together },
-        branches: Vec::new(),
-    }
-}
-
 /// What a relay is told.
 fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
     let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
@@ -235,7 +220,6 @@ fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("out-of-order", with(0, &[call(2, Call::List(Some(key))), set(1, 2), set(1, 2)])),
         ("refused", with(0, &(1..6).map(|n| set(n, n as u32)).collect::<Vec<_>>())),
-        ("set-comtree", with(0, &[call(1, Call::Set(comtree())), call(2, Call::List(None))])),
         ("measure", with(0, &[measure(1, 3), measure(2, 32), measure(3, 33)])),
     ]
 }
