@@ -16,6 +16,7 @@ const WORDS = {
   relay_found: (e) => `${e.relay} is back`,
   relay_registered: (e) => `${e.relay} has registered`,
   relay_draining: (e) => `${e.relay} drains`,
+  relay_removing: (e) => `${e.relay} drains, and is removed then`,
   relay_serving: (e) => `${e.relay} takes members again`,
   relay_removed: (e) => `${e.relay} was taken away`,
   link_up: (e) => `link ${e.link} is up`,

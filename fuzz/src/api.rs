@@ -4,9 +4,9 @@ use crate::bed::{Bed, input_of, requests};
 use canopy_api::{
     AreasAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk, Problem,
     RemovalAsk, WorldChange, accounts, add_link, areas, create_world, delete_world, drain, enter,
-    ground, health, joined, kick, links, member, members, move_world, overlay, parse, plan_move,
-    relay, relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world, world,
-    worlds,
+    ground, health, joined, keep_link, kick, links, member, members, move_world, overlay, parse,
+    plan_move, relay, relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world,
+    world, worlds,
 };
 use canopy_control::Controller;
 use canopy_wire::Time;
@@ -76,8 +76,11 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
         12 => json(&add_link(controller, &parse::<NewLink>(body)?)?),
         13 => {
             json(&links(controller))?;
-            remove_link(controller, of, &RemovalAsk { force: at.is_empty() })?;
-            remove_relay(controller, at).map(|()| serde_json::json!({}))
+            let ask = RemovalAsk { force: at.is_empty() };
+            if !remove_link(controller, of, &ask)? {
+                json(&keep_link(controller, of)?)?;
+            }
+            json(&remove_relay(controller, at, &ask)?)
         }
         14 => json(&accounts(controller)),
         15 => {

@@ -2,6 +2,7 @@
 
 use crate::body::{Budget, name};
 use crate::problem::Problem;
+use crate::sharing::{ComtreeBudget, sharing};
 use crate::worlds::{ChannelView, CoreRule, Mode, Protection, WorldView, channels, mode, world};
 use canopy_control::{Controller, WorldChanges};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,16 @@ pub struct WorldChange {
     /// Which relays of a comtree are its core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreRule>,
+    /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds,
+    /// 100 to 60000. It holds at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_ms: Option<u32>,
+    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits. It holds at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub levels_first: Option<bool>,
+    /// What the members of a comtree have together at a relay; all four numbers. It holds at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comtree_budget: Option<ComtreeBudget>,
 }
 
 /// Changes a world.
@@ -50,6 +61,8 @@ pub fn set_world(
         // A period alone says which mode is meant.
         (asked, tick_ms) => Some(mode(asked.unwrap_or(Mode::Periodic), tick_ms)?),
     };
+    let name = name("world", of)?;
+    let before = controller.world(&name)?.sharing;
     let changes = WorldChanges {
         channels: ask.channels.as_deref().map(channels).transpose()?,
         levels: ask.levels,
@@ -57,7 +70,8 @@ pub fn set_world(
         downlink: ask.downlink.map(Into::into),
         default: ask.budget.map(|budget| budget.limits("budget")).transpose()?,
         core: ask.core.map(Into::into),
+        sharing: Some(sharing(before, ask.floor_ms, ask.levels_first, ask.comtree_budget)?),
     };
-    controller.set_world(&name("world", of)?, changes)?;
+    controller.set_world(&name, changes)?;
     world(controller, of)
 }

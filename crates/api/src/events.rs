@@ -119,6 +119,11 @@ pub enum EventView {
         /// Its name.
         relay: String,
     },
+    /// A relay is being removed: it drains, and goes once its members and worlds are elsewhere.
+    RelayRemoving {
+        /// Its name.
+        relay: String,
+    },
     /// A relay was taken away.
     RelayRemoved {
         /// The name that it had.
@@ -131,6 +136,11 @@ pub enum EventView {
     },
     /// A link is being removed: worlds move off it, and nothing new comes over it.
     LinkRemoving {
+        /// Its number.
+        link: u32,
+    },
+    /// A link that was being removed stays.
+    LinkKept {
         /// Its number.
         link: u32,
     },
@@ -219,9 +229,13 @@ impl EventView {
             Event::RelayServing(relay) => {
                 EventView::RelayServing { relay: name_of(controller, *relay) }
             }
+            Event::RelayRemoving(relay) => {
+                EventView::RelayRemoving { relay: name_of(controller, *relay) }
+            }
             Event::RelayRemoved { name, .. } => EventView::RelayRemoved { relay: name.to_string() },
             Event::LinkAdded(link) => EventView::LinkAdded { link: link.0 },
             Event::LinkRemoving(link) => EventView::LinkRemoving { link: link.0 },
+            Event::LinkKept(link) => EventView::LinkKept { link: link.0 },
             Event::LinkRemoved(link) => EventView::LinkRemoved { link: link.0 },
             Event::LinkUp(link) => EventView::LinkUp { link: link.0 },
             Event::LinkDown(link) => EventView::LinkDown { link: link.0 },

@@ -18,6 +18,7 @@ mod overlay;
 mod overview;
 mod problem;
 mod relays;
+mod sharing;
 mod worlds;
 
 pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, ground, set_areas};
@@ -25,7 +26,7 @@ pub use body::{Budget, MOST_BODY, address, parse};
 pub use changes::{WorldChange, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
-pub use links::{LinkView, Links, NewLink, RemovalAsk, add_link, links, remove_link};
+pub use links::{LinkView, Links, NewLink, RemovalAsk, add_link, keep_link, links, remove_link};
 pub use members::{
     KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
     members,
@@ -37,6 +38,7 @@ pub use overview::{
 };
 pub use problem::{Problem, Wrong};
 pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
+pub use sharing::ComtreeBudget;
 pub use worlds::{
     ChannelView, ComtreeView, CoreRule, HopView, LinkShare, Mode, NewWorld, PeerView, Protection,
     WorldView, Worlds, create_world, delete_world, world, worlds,

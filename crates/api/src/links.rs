@@ -87,17 +87,16 @@ pub fn add_link(controller: &mut Controller, ask: &NewLink) -> Result<LinkView, 
     let end = |place, text: &str| Ok::<_, Problem>(controller.relay_named(&name(place, text)?)?.id);
     let ends = [end("ends[0]", first)?, end("ends[1]", second)?];
     let id = controller.add_link(ends, rate, *delay_us)?;
-    let link = controller.link(id);
-    let gone = || Problem::missing(&format!("link {}", id.0), "it is gone", "add it again");
-    link.map(|link| view(controller, link)).ok_or_else(gone)
+    view_of(controller, id)
 }
 
-/// How a link is removed.
+/// How a link or a relay is removed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RemovalAsk {
-    /// Whether worlds that run over it get other trees at once, so that updates on their way can be lost.
+    /// Whether worlds that run over it get other trees at once, so that updates on their way can be lost. A relay that
+    /// serves members stays all the same.
     #[serde(default)]
     pub force: bool,
 }
@@ -112,16 +111,34 @@ pub fn remove_link(
     of: &str,
     ask: &RemovalAsk,
 ) -> Result<bool, Problem> {
-    let number = of.parse::<u32>().map_err(|_| {
-        let remedy = "give the number of a link, as they are listed";
-        Problem::value("link", format!("{of:?} is no number"), remedy)
-    })?;
-    let link = LinkId(number);
+    let link = number(of)?;
     match ask.force {
         true => controller.remove_link_at_once(link)?,
         false => controller.remove_link(link)?,
     }
     Ok(controller.link(link).is_none())
+}
+
+/// Keeps a link that was to be removed.
+///
+/// # Errors
+/// There is no such link, or no longer.
+pub fn keep_link(controller: &mut Controller, of: &str) -> Result<LinkView, Problem> {
+    let link = number(of)?;
+    controller.keep_link(link)?;
+    view_of(controller, link)
+}
+
+fn number(of: &str) -> Result<LinkId, Problem> {
+    of.parse::<u32>().map(LinkId).map_err(|_| {
+        let remedy = "give the number of a link, as they are listed";
+        Problem::value("link", format!("{of:?} is no number"), remedy)
+    })
+}
+
+fn view_of(controller: &Controller, id: LinkId) -> Result<LinkView, Problem> {
+    let gone = || Problem::missing(&format!("link {}", id.0), "it is gone", "add it again");
+    controller.link(id).map(|link| view(controller, link)).ok_or_else(gone)
 }
 
 fn view(controller: &Controller, link: &Link) -> LinkView {

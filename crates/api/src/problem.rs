@@ -90,9 +90,7 @@ impl From<Refusal> for Problem {
             Refusal::Barred { world, .. } => problem(FORBIDDEN, &format!("world {world}")),
             Refusal::HasMembers { world, .. } => problem(CONFLICT, &format!("world {world}")),
             Refusal::NotMoved { world, .. } => problem(CONFLICT, &format!("world {world}")),
-            Refusal::NotDrained(relay) | Refusal::StillServes { relay, .. } => {
-                problem(CONFLICT, &format!("relay {relay}"))
-            }
+            Refusal::StillServes { relay, .. } => problem(CONFLICT, &format!("relay {relay}")),
             Refusal::Areas(_) => problem(400, "areas"),
             Refusal::NoSuchLevel { .. } => problem(400, "rings"),
             Refusal::TooManyTicks { .. } => problem(CONFLICT, "tick_ms"),

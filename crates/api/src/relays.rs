@@ -1,6 +1,7 @@
 //! Relays: listed, drained.
 
 use crate::body::{Budget, name};
+use crate::links::RemovalAsk;
 use crate::problem::Problem;
 use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub struct RelayView {
     pub address: String,
     /// What it is about: `joining`, `up`, `draining` or `gone`.
     pub state: String,
+    /// Whether it is being removed: it drains, and goes once its members and worlds are elsewhere.
+    #[serde(default)]
+    pub removing: bool,
     /// What it can send (down) and receive (up) altogether.
     pub uplink: Budget,
     /// How many members it has room for.
@@ -87,7 +91,7 @@ pub fn relay(controller: &Controller, of: &str) -> Result<RelayView, Problem> {
     })
 }
 
-/// Lets a relay take nobody new any more, or again.
+/// Lets a relay take nobody new any more, or again. One that takes members again is not removed.
 ///
 /// # Errors
 /// There is no such relay, or it is not running.
@@ -103,13 +107,22 @@ pub fn drain(controller: &mut Controller, of: &str, drains: bool) -> Result<Rela
     relay(controller, of)
 }
 
-/// Takes a relay away for good, with its links. Its number is not given again.
+/// Takes a relay away for good, with its links. Its members and worlds move to others first, without loss. Its number is
+/// not given again. Returns whether it is gone already.
 ///
 /// # Errors
-/// There is no such relay, it takes or serves members, or a world cannot do without it.
-pub fn remove_relay(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+/// There is no such relay, worlds cannot do without it, or it serves members and is to go at once.
+pub fn remove_relay(
+    controller: &mut Controller,
+    of: &str,
+    ask: &RemovalAsk,
+) -> Result<bool, Problem> {
     let id = controller.relay_named(&name("relay", of)?)?.id;
-    Ok(controller.remove_relay(id)?)
+    match ask.force {
+        true => controller.remove_relay_at_once(id)?,
+        false => controller.remove_relay(id)?,
+    }
+    Ok(controller.relay_of(id).is_none())
 }
 
 /// A relay's name, or its number if it has been removed.
@@ -136,6 +149,7 @@ fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
         key: relay.key.iter().map(|byte| format!("{byte:02x}")).collect(),
         address: relay.native.to_string(),
         state: state_of(relay.state).to_owned(),
+        removing: relay.removing,
         uplink: uplink.into(),
         places: relay.places,
         taken,

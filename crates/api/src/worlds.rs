@@ -2,9 +2,10 @@
 
 use crate::body::{Budget, name};
 use crate::problem::Problem;
+use crate::sharing::{ComtreeBudget, sharing};
 use canopy_control::{
     Channel, Controller, Core, Downlink, Explanation, LinkOnTree, MOST_COMTREES, MemberState,
-    RelayOnTree, World,
+    RelayOnTree, Sharing, World,
 };
 use canopy_wire::{Comtree, Group};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,16 @@ pub struct NewWorld {
     /// Which relays of a comtree are its core, where all updates pass.
     #[serde(default)]
     pub core: CoreRule,
+    /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds,
+    /// 100 to 60000; 2000 unless it is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor_ms: Option<u32>,
+    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits.
+    #[serde(default)]
+    pub levels_first: bool,
+    /// What the members of a comtree have together at a relay.
+    #[serde(default)]
+    pub comtree_budget: ComtreeBudget,
 }
 
 /// A named family of groups.
@@ -127,6 +138,15 @@ pub struct WorldView {
     pub budget: Budget,
     /// Which relays of a comtree are its core.
     pub core: CoreRule,
+    /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds.
+    #[serde(default = "floor")]
+    pub floor_ms: u32,
+    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits.
+    #[serde(default)]
+    pub levels_first: bool,
+    /// What the members of a comtree have together at a relay.
+    #[serde(default)]
+    pub comtree_budget: ComtreeBudget,
     /// Whether it is being deleted.
     pub closing: bool,
     /// How many members are in it.
@@ -211,6 +231,10 @@ fn one() -> u8 {
     1
 }
 
+fn floor() -> u32 {
+    Sharing::default().floor_ms.into()
+}
+
 /// Creates a world.
 ///
 /// # Errors
@@ -225,6 +249,7 @@ pub fn create_world(controller: &mut Controller, ask: &NewWorld) -> Result<World
             &remedy,
         ));
     }
+    let (first, budget) = (Some(ask.levels_first), Some(ask.comtree_budget));
     controller.create_world(canopy_control::NewWorld {
         name: name.clone(),
         comtrees: ask.comtrees,
@@ -234,6 +259,7 @@ pub fn create_world(controller: &mut Controller, ask: &NewWorld) -> Result<World
         downlink: ask.downlink.into(),
         default: ask.budget.limits("budget")?,
         core: ask.core.into(),
+        sharing: sharing(Sharing::default(), ask.floor_ms, first, budget)?,
     })?;
     world(controller, name.as_str())
 }
@@ -327,6 +353,9 @@ fn view(controller: &Controller, world: &World) -> WorldView {
             Core::All => CoreRule::All,
             Core::Mesh => CoreRule::Mesh,
         },
+        floor_ms: world.sharing.floor_ms.into(),
+        levels_first: world.sharing.levels_first,
+        comtree_budget: world.sharing.together.into(),
         closing: world.closing,
         members: members.filter(|member| member.state != MemberState::Resting).count(),
         comtrees: world.comtrees.iter().map(|comtree| comtree_view(controller, *comtree)).collect(),

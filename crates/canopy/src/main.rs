@@ -66,12 +66,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve participants: the data plane of one relay; or see and drain a controller's relays
+    /// Serve participants: the data plane of one relay; or see, drain and remove a controller's relays
     Relay(Box<serve::RelayCommand>),
     /// Place worlds and participants on relays: the control plane of many relays
     Controller(controller::ControllerCommand),
     /// Create, show and delete worlds, and send members away, at a running controller
     World(operate::WorldCommand),
+    /// Add, list and remove links between relays, at a running controller
+    Link(operate::LinkCommand),
     /// Publish updates to a group, from the command line or stdin
     Pub(shell::PubCommand),
     /// Subscribe to groups and print what comes
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         Command::Relay(command) => command.run(),
         Command::Controller(command) => command.run(),
         Command::World(command) => command.run(),
+        Command::Link(command) => command.run(),
         Command::Pub(command) => command.run(),
         Command::Sub(command) => command.run(),
         Command::Ping(command) => command.run(),

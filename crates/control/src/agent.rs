@@ -51,6 +51,8 @@ pub(crate) struct Agent {
     /// While it is asked what it has: what it has said so far.
     listing: Option<BTreeSet<ItemKey>>,
     refused: BTreeMap<ItemKey, Time>,
+    /// Whether it takes a sharing, as far as it has said so in this life.
+    takes_sharing: bool,
 }
 
 impl Agent {
@@ -72,6 +74,7 @@ impl Agent {
             without_next: BTreeMap::new(),
             listing: None,
             refused: BTreeMap::new(),
+            takes_sharing: false,
         }
     }
 
@@ -136,6 +139,7 @@ impl Agent {
         }
         self.refused.clear();
         self.without_next.clear();
+        self.takes_sharing = false;
         self.listing = Some(BTreeSet::new());
     }
 
@@ -173,6 +177,7 @@ impl Agent {
     fn take_list(&mut self, now: Time, items: Vec<Item>, more: bool, out: &mut Vec<Settled>) {
         let Some(seen) = &mut self.listing else { return };
         let last = items.last().map(Item::key);
+        self.takes_sharing |= more && last.is_none();
         for item in items {
             let key = item.key();
             seen.insert(key);
@@ -222,7 +227,8 @@ impl Agent {
         while caller.has_room() {
             let Some((_, key)) = self.queue.pop_first() else { return };
             let (version, call) = match self.wanted.get(&key) {
-                Some((version, item)) => (*version, Call::Set(item.clone())),
+                Some((version, item)) if self.takes_sharing => (*version, Call::Set(item.clone())),
+                Some((version, item)) => (*version, Call::Set(item.clone().without_sharing())),
                 None => (self.removals.remove(&key).unwrap_or(0), Call::Remove(key)),
             };
             let has_next = matches!(&call, Call::Set(item) if next_parent(item).is_some());

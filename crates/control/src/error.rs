@@ -107,11 +107,10 @@ pub enum Refusal {
         /// Those that worlds have, in order.
         ticks: Vec<u16>,
     },
-    /// A relay is to be taken away and takes members still.
-    #[error("the relay {0} takes members; drain it first")]
-    NotDrained(Name),
-    /// A relay is to be taken away and serves members still.
-    #[error("the relay {relay} serves {members} members; wait until they have moved or left")]
+    /// A relay is to be taken away at once and serves members still.
+    #[error(
+        "the relay {relay} serves {members} members; remove it without ?force=true, so that they move first, or send them away"
+    )]
     StillServes {
         /// Which relay.
         relay: Name,

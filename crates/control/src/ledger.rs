@@ -140,8 +140,7 @@ impl Ledger {
     }
 
     /// What is reserved of an account.
-    #[cfg(test)]
-    fn reserved(&self, account: Account) -> Rate {
+    pub(crate) fn reserved(&self, account: Account) -> Rate {
         self.accounts.get(&account).map_or(Rate::ZERO, |balance| balance.reserved)
     }
 

@@ -9,6 +9,7 @@ use crate::name::Name;
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 use core::net::SocketAddr;
+use core::ops::RangeInclusive;
 
 /// A relay's number, which is its site on every comtree: 1 to [`RelayId::MAX`]. A number is given
 /// once.
@@ -65,6 +66,8 @@ pub struct Relay {
     pub places: u32,
     /// What it is about.
     pub state: RelayState,
+    /// Whether it is being removed: it drains, and goes once nothing of it is needed.
+    pub removing: bool,
 }
 
 /// The most links of a relay.
@@ -163,6 +166,30 @@ pub struct Channel {
     pub groups: u32,
 }
 
+/// What relays do where members of a world cannot be sent everything, and what those of a comtree have together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sharing {
+    /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds: one of
+    /// [`Sharing::FLOORS_MS`].
+    pub floor_ms: u16,
+    /// Whether updates of higher levels go only where none of a lower level waits.
+    pub levels_first: bool,
+    /// What the members of a comtree send and receive together at most, on each data thread of a relay. A number that is
+    /// 0 is what the relay's own settings say.
+    pub together: Limits,
+}
+
+impl Sharing {
+    /// How often whoever is over its budget can get updates, milliseconds.
+    pub const FLOORS_MS: RangeInclusive<u16> = 100..=60_000;
+}
+
+impl Default for Sharing {
+    fn default() -> Sharing {
+        Sharing { floor_ms: 2_000, levels_first: false, together: Limits::default() }
+    }
+}
+
 /// A shared space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
@@ -184,6 +211,8 @@ pub struct World {
     pub default: Limits,
     /// The rule for the core of its comtrees.
     pub core: Core,
+    /// What members get who cannot be sent everything.
+    pub sharing: Sharing,
     /// Whether it is being deleted: nobody enters, and who is in leaves.
     pub closing: bool,
 }
@@ -277,9 +306,7 @@ coded! {
     RelayId { 0 }
     LinkId { 0 }
     WorldId { 0 }
-    Relay { id, name, key, native, uplink, places, state }
     Channel { name, first, groups }
-    World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     Counters { relay, link, world, comtree }
     Entry { let_in, visit }
 }
@@ -288,6 +315,92 @@ coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
 coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2, Mesh = 3 });
 coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
+
+impl Coded for Relay {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Relay { id, name, key, native, uplink, places, state, removing } = self;
+        id.put(out);
+        name.put(out);
+        key.put(out);
+        native.put(out);
+        uplink.put(out);
+        places.put(out);
+        state.put(out);
+        // An earlier release reads nothing behind that.
+        if *removing {
+            removing.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Relay, CodecError> {
+        Ok(Relay {
+            id: Coded::take(from)?,
+            name: Coded::take(from)?,
+            key: Coded::take(from)?,
+            native: Coded::take(from)?,
+            uplink: Coded::take(from)?,
+            places: Coded::take(from)?,
+            state: Coded::take(from)?,
+            // Records that an earlier release has written end here: relays were removed at once.
+            removing: if from.is_at_end() { false } else { Coded::take(from)? },
+        })
+    }
+}
+
+impl Coded for Sharing {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Sharing { floor_ms, levels_first, together } = self;
+        floor_ms.put(out);
+        levels_first.put(out);
+        together.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Sharing, CodecError> {
+        let floor_ms = u16::take(from)?;
+        if !Sharing::FLOORS_MS.contains(&floor_ms) {
+            return Err(CodecError::Value("floor"));
+        }
+        Ok(Sharing { floor_ms, levels_first: Coded::take(from)?, together: Coded::take(from)? })
+    }
+}
+
+impl Coded for World {
+    fn put(&self, out: &mut Vec<u8>) {
+        let World { id, name, comtrees, channels, levels, mode, downlink, .. } = self;
+        let World { default, core, sharing, closing, .. } = self;
+        id.put(out);
+        name.put(out);
+        comtrees.put(out);
+        channels.put(out);
+        levels.put(out);
+        mode.put(out);
+        downlink.put(out);
+        default.put(out);
+        core.put(out);
+        closing.put(out);
+        // An earlier release reads nothing behind that.
+        if *sharing != Sharing::default() {
+            sharing.put(out);
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<World, CodecError> {
+        Ok(World {
+            id: Coded::take(from)?,
+            name: Coded::take(from)?,
+            comtrees: Coded::take(from)?,
+            channels: Coded::take(from)?,
+            levels: Coded::take(from)?,
+            mode: Coded::take(from)?,
+            downlink: Coded::take(from)?,
+            default: Coded::take(from)?,
+            core: Coded::take(from)?,
+            closing: Coded::take(from)?,
+            // Records that an earlier release has written end here: relays had settings of their own for that.
+            sharing: if from.is_at_end() { Sharing::default() } else { Coded::take(from)? },
+        })
+    }
+}
 
 impl Coded for Link {
     fn put(&self, out: &mut Vec<u8>) {
@@ -394,5 +507,40 @@ impl Coded for Mode {
             0 => Mode::Immediate,
             tick_ms => Mode::Periodic(tick_ms),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worlds_record_of_an_earlier_release_says_nothing_of_sharing_and_is_read() {
+        let world = World {
+            id: WorldId(3),
+            name: Name::new("w").unwrap(),
+            comtrees: vec![Comtree(16)],
+            channels: Vec::new(),
+            levels: 2,
+            mode: Mode::Periodic(50),
+            downlink: Downlink::Group,
+            default: Limits::bits(7.0, 8.0),
+            core: Core::Mesh,
+            sharing: Sharing::default(),
+            closing: true,
+        };
+        let bytes = world.to_bytes();
+        assert_eq!(World::of_bytes(&bytes).as_ref(), Ok(&world));
+        assert_eq!(bytes.last(), Some(&1), "it ends with whether it is being deleted, as it did");
+        let together = Limits::bits(0.0, 1e9);
+        let sharing = Sharing { floor_ms: 100, levels_first: true, together };
+        let world = World { sharing, ..world };
+        let longer = world.to_bytes();
+        assert_eq!(World::of_bytes(&longer).as_ref(), Ok(&world));
+        assert_eq!(longer[..bytes.len()], bytes);
+        for floor_ms in [0, 99, 60_001] {
+            let nonsense = World { sharing: Sharing { floor_ms, ..sharing }, ..world.clone() };
+            assert_eq!(World::of_bytes(&nonsense.to_bytes()), Err(CodecError::Value("floor")));
+        }
     }
 }

@@ -78,6 +78,8 @@ pub enum Event {
     RelayDraining(RelayId),
     /// A relay that was draining takes members again.
     RelayServing(RelayId),
+    /// A relay is being removed: it drains, and comtrees move off it.
+    RelayRemoving(RelayId),
     /// A relay was taken away. Its number is not given again.
     RelayRemoved {
         /// The number that it had.
@@ -89,6 +91,8 @@ pub enum Event {
     LinkAdded(LinkId),
     /// A link is being removed: comtrees move off it.
     LinkRemoving(LinkId),
+    /// A link that was being removed stays.
+    LinkKept(LinkId),
     /// A link was taken away. Its number is not given again.
     LinkRemoved(LinkId),
     /// Both ends of a link hear each other again, and it can be used.

@@ -224,16 +224,37 @@ impl State {
             Some((*comtree, relay))
         };
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
-            let name = self.relay_name(relay);
-            let targets = self.targets(comtree, self.asked_for(comtree), Leaves::Surplus);
-            let result = targets.and_then(|targets| {
-                self.begin_first(op, comtree, targets, |_| format!("{name} drains"))
-            });
+            let result = self.leave_relay(op, comtree, relay);
             op.cut();
+            let name = self.relay_name(relay);
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");
             }
         }
+    }
+
+    /// Moves a comtree off a relay that drains and has none of its members, at once or after what it is about.
+    ///
+    /// # Errors
+    /// Why it cannot do without the relay.
+    pub(crate) fn leave_relay(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        relay: RelayId,
+    ) -> Result<(), String> {
+        let Some(running) = self.comtrees.get(&comtree) else { return Ok(()) };
+        let may_move = running.may_move();
+        // One that is on its way to a tree without the relay leaves it so.
+        if !may_move && !running.shapes().last().is_some_and(|end| end.has(relay)) {
+            return Ok(());
+        }
+        let targets = self.targets(comtree, self.asked_for(comtree), Leaves::Surplus)?;
+        if may_move {
+            let name = self.relay_name(relay);
+            self.begin_first(op, comtree, targets, |_| format!("{name} drains"))?;
+        }
+        Ok(())
     }
 
     /// Moves some comtrees off links that are proposed no more: those behind this one, and then from the

@@ -215,7 +215,8 @@ impl RelaySide {
         }
     }
 
-    /// As many items behind this key as fit a message.
+    /// As many items behind this key as fit a message. There is always more, up to a page of nothing, by which the
+    /// controller knows that this relay takes a [`Sharing`](crate::Sharing).
     fn page(&self, after: Option<ItemKey>) -> Answer {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut left = Message::MOST - FRAME;
@@ -227,7 +228,7 @@ impl RelaySide {
             left = rest;
             items.push(item.clone());
         }
-        Answer::Items(items, false)
+        Answer::Items(items, true)
     }
 }
 

@@ -2,9 +2,11 @@
 //! nothing is taken away.
 //!
 //! A link is removed in two parts. It is marked, so that nothing new comes over it, and comtrees move off it without
-//! loss (`moves`). Once none runs over it any more, it goes. The mark is stored, so a controller that starts goes on.
+//! loss (`moves`). Once none runs over it any more, it goes. A relay that is marked drains, and goes once its members
+//! and comtrees are elsewhere. Marks are stored, so a controller that starts goes on, and can be taken back until then.
 
 use crate::error::Refusal;
+use crate::ledger::Account;
 use crate::model::{Link, LinkId, MemberState, Relay, RelayId, RelayState};
 use crate::op::{Effect, Event, Op};
 use crate::running::Running;
@@ -92,21 +94,9 @@ impl State {
         let hit: Vec<Comtree> = self.trees_over(id).collect();
         self.mark_removing(id, true);
         let mut moves = Op::default();
-        let result = self.all_or_nothing(&mut moves, &hit, |state, op| {
-            let leave = |comtree: &Comtree| {
-                let result = state.leave_removed(op, *comtree, id);
-                op.cut();
-                Some((*comtree, result.err()?))
-            };
-            let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
-            match stay.first() {
-                None => Ok(()),
-                Some((_, why)) => {
-                    let (what, worlds) = (state.link_in_words(id), state.worlds_of(&stay));
-                    let why = format!("{why} (with ?force=true trees change at once, with loss)");
-                    Err(Refusal::Needed { what, worlds, why })
-                }
-            }
+        let what = self.link_in_words(id);
+        let result = self.leave_all(&mut moves, &hit, what, |state, op, comtree| {
+            state.leave_removed(op, comtree, id)
         });
         if result.is_err() {
             self.mark_removing(id, false);
@@ -121,7 +111,40 @@ impl State {
         Ok(())
     }
 
-    /// Takes links away that are being removed, and over which nothing runs any more.
+    /// Keeps a link that was to be removed: trees may run over it again. Moves off it that have begun go on.
+    pub(crate) fn keep_link(&mut self, op: &mut Op, id: LinkId) -> Result<(), Refusal> {
+        let link = self.links.get(&id).ok_or(Refusal::NoSuchLink(id.0))?;
+        if link.removing {
+            self.mark_removing(id, false);
+            op.write(Table::Links, number(id.0), self.links.get(&id));
+            op.tell(Event::LinkKept(id));
+        }
+        Ok(())
+    }
+
+    /// All of these comtrees begin to leave what is to be removed, or nothing changes.
+    fn leave_all(
+        &mut self,
+        op: &mut Op,
+        hit: &[Comtree],
+        what: String,
+        leave: impl Fn(&mut State, &mut Op, Comtree) -> Result<(), String>,
+    ) -> Result<(), Refusal> {
+        self.all_or_nothing(op, hit, |state, op| {
+            let leave = |comtree: &Comtree| {
+                let result = leave(state, op, *comtree);
+                op.cut();
+                Some((*comtree, result.err()?))
+            };
+            let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
+            let Some((_, why)) = stay.first() else { return Ok(()) };
+            let worlds = state.worlds_of(&stay);
+            let why = format!("{why} (with ?force=true trees change at once, with loss)");
+            Err(Refusal::Needed { what, worlds, why })
+        })
+    }
+
+    /// Takes links and relays away that are being removed, and of which nothing is needed any more.
     pub(crate) fn finish_removals(&mut self, op: &mut Op) {
         let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
         for link in removing.collect::<Vec<_>>() {
@@ -131,6 +154,27 @@ impl State {
                 op.cut();
             }
         }
+        let removing = self.relays.values().filter(|relay| relay.removing).map(|relay| relay.id);
+        for relay in removing.collect::<Vec<_>>() {
+            let is_empty = self.ledger.reserved(Account::Places(relay)).bits <= 0.0;
+            if is_empty && self.trees_at(relay).next().is_none() {
+                // Neither can that.
+                _ = self.remove_relay_at_once(op, relay);
+                op.cut();
+            }
+        }
+    }
+
+    /// The comtrees whose trees have a relay, or are about to, or that take a step back over one of its links.
+    pub(crate) fn trees_at(&self, relay: RelayId) -> impl Iterator<Item = Comtree> + '_ {
+        let is_at = move |link: &&Link| link.ends.contains(&relay);
+        let links: Vec<LinkId> = self.links.values().filter(is_at).map(|link| link.id).collect();
+        let has = move |running: &Running| {
+            let undone = running.undone.as_ref();
+            running.shapes().any(|shape| shape.has(relay))
+                || undone.is_some_and(|step| links.iter().any(|link| step.is_over(*link)))
+        };
+        self.comtrees.iter().filter(move |(_, running)| has(running)).map(|(id, _)| *id)
     }
 
     /// The comtrees that run over a link, are about to, or have begun a step over it that is taken back.
@@ -187,12 +231,58 @@ impl State {
         op.tell(Event::LinkRemoved(id));
     }
 
-    /// Takes a relay away, with its links. It must be drained and empty, or gone.
+    /// Begins to take a relay away: it drains, and goes once its members and comtrees are elsewhere. All comtrees that it
+    /// carries for others begin to move off it, or nothing changes.
     pub(crate) fn remove_relay(&mut self, op: &mut Op, id: RelayId) -> Result<(), Refusal> {
-        let Relay { name, state, .. } = self.relay(id)?.clone();
-        if state == RelayState::Up {
-            return Err(Refusal::NotDrained(name));
+        let before = self.relay(id)?.clone();
+        if before.removing {
+            return Ok(());
         }
+        // Neither does it serve anybody, nor does anything flow over it.
+        if !self.is_running(id) {
+            return self.remove_relay_at_once(op, id);
+        }
+        let (carried, served) = self.carried_and_served(id);
+        let what = format!("the relay {}", before.name);
+        if !served.is_empty() && !self.takes_members_beside(id) {
+            let stay: Vec<_> = served.into_iter().map(|of| (of, String::new())).collect();
+            let why = "no other relay takes members".to_owned();
+            return Err(Refusal::Needed { what, worlds: self.worlds_of(&stay), why });
+        }
+        let state = RelayState::Draining;
+        self.know_relay(Relay { state, removing: true, ..before.clone() });
+        let mut moves = Op::default();
+        let result = self.leave_all(&mut moves, &carried, what, |state, op, comtree| {
+            state.leave_relay(op, comtree, id)
+        });
+        if result.is_err() {
+            self.know_relay(before);
+            return result;
+        }
+        op.write(Table::Relays, number(u32::from(id.0)), self.relays.get(&id));
+        op.tell(Event::RelayRemoving(id));
+        op.append(moves);
+        self.finish_removals(op);
+        Ok(())
+    }
+
+    /// The comtrees for which a relay only passes on what others send, and those of which it has members.
+    fn carried_and_served(&self, relay: RelayId) -> (Vec<Comtree>, Vec<Comtree>) {
+        let has_members = |comtree: &Comtree| {
+            let running = self.comtrees.get(comtree);
+            running.is_some_and(|of| of.shapes().any(|shape| shape.load(relay).0 > 0))
+        };
+        self.trees_at(relay).partition(|comtree| !has_members(comtree))
+    }
+
+    fn takes_members_beside(&self, relay: RelayId) -> bool {
+        self.relays.values().any(|other| other.id != relay && other.state == RelayState::Up)
+    }
+
+    /// Takes a relay away, with its links, after comtrees that run over it have got other trees at once: what is on its
+    /// way may be lost. Nobody may have a place at it any more.
+    pub(crate) fn remove_relay_at_once(&mut self, op: &mut Op, id: RelayId) -> Result<(), Refusal> {
+        let name = self.relay(id)?.name.clone();
         let serves = |member: &&crate::model::Member| {
             member.relay == id && member.state != MemberState::Resting
         };

@@ -83,7 +83,10 @@ impl State {
         self.counters.relay += 1;
         self.save_counters(op);
         let state = RelayState::Joining;
-        self.save_relay(op, Relay { id, name, key, native, uplink, places, state });
+        self.save_relay(
+            op,
+            Relay { id, name, key, native, uplink, places, state, removing: false },
+        );
         op.tell(Event::RelayRegistered(id));
         self.join_unmeasured(op, id);
         Ok(id)
@@ -131,14 +134,16 @@ impl State {
         self.relays.get(&id).ok_or_else(|| Refusal::NoSuchRelay(id.0.to_string()))
     }
 
-    /// Sets what a relay is about.
+    /// Sets what a relay is about. One that takes members is not removed.
     pub(crate) fn set_relay(
         &mut self,
         op: &mut Op,
         id: RelayId,
         state: RelayState,
     ) -> Result<(), Refusal> {
-        let relay = Relay { state, ..self.relay(id)?.clone() };
+        let before = self.relay(id)?.clone();
+        let removing = before.removing && state != RelayState::Up;
+        let relay = Relay { state, removing, ..before };
         self.save_relay(op, relay);
         Ok(())
     }

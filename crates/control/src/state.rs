@@ -305,6 +305,7 @@ impl State {
             mode: world.mode,
             downlink: world.downlink,
             levels: world.levels,
+            sharing: world.sharing,
             branches,
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::error::Refusal;
 use crate::mesh::Spare;
-use crate::model::{Channel, Core, Downlink, Mode, World, WorldId};
+use crate::model::{Channel, Core, Downlink, Mode, Sharing, World, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::shape::Shape;
@@ -37,6 +37,8 @@ pub struct NewWorld {
     pub default: Limits,
     /// The rule for the core.
     pub core: Core,
+    /// What members get who cannot be sent everything.
+    pub sharing: Sharing,
 }
 
 /// What of a world is to change; what is nothing stays.
@@ -54,6 +56,8 @@ pub struct WorldChanges {
     pub default: Option<Limits>,
     /// The rule for the core.
     pub core: Option<Core>,
+    /// What members get who cannot be sent everything.
+    pub sharing: Option<Sharing>,
 }
 
 impl State {
@@ -79,12 +83,22 @@ impl State {
         let id = WorldId(self.counters.world);
         self.counters.comtree = next;
         self.counters.world = next_world;
-        let NewWorld { name, comtrees: _, channels, levels, mode, downlink, default, core } = new;
+        let NewWorld { name, channels, levels, mode, downlink, default, core, sharing, .. } = new;
         let comtrees: Vec<Comtree> = (first..next).map(Comtree).collect();
         let default = default.whole();
-        let closing = false;
-        let world =
-            World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing };
+        let world = World {
+            id,
+            name,
+            comtrees,
+            channels,
+            levels,
+            mode,
+            downlink,
+            default,
+            core,
+            sharing,
+            closing: false,
+        };
         self.save_counters(op);
         self.save_world(op, world);
         for comtree in first..next {
@@ -105,7 +119,7 @@ impl State {
         if before.closing {
             return Err(Refusal::Closing(name.clone()));
         }
-        let WorldChanges { channels, levels, mode, downlink, default, core } = changes;
+        let WorldChanges { channels, levels, mode, downlink, default, core, sharing } = changes;
         let after = World {
             channels: channels.unwrap_or_else(|| before.channels.clone()),
             levels: levels.unwrap_or(before.levels),
@@ -113,6 +127,7 @@ impl State {
             downlink: downlink.unwrap_or(before.downlink),
             default: default.map_or(before.default, Limits::whole),
             core: core.unwrap_or_else(|| before.core.clone()),
+            sharing: sharing.unwrap_or(before.sharing),
             ..before.clone()
         };
         if after == before {
@@ -129,7 +144,7 @@ impl State {
         }
         let (id, comtrees) = (before.id, before.comtrees.clone());
         let is_new_core = after.core != before.core;
-        let is_told = after.levels != before.levels;
+        let is_told = after.levels != before.levels || after.sharing != before.sharing;
         self.save_world(op, after);
         let result = self.all_or_nothing(op, &comtrees, |state, op| {
             comtrees.iter().try_for_each(|comtree| match is_new_core {

@@ -53,6 +53,7 @@ impl Bed {
             downlink: Downlink::None,
             default: limits,
             core: Core::Center,
+            sharing: canopy_control::Sharing::default(),
         };
         let world = controller.create_world(world).unwrap();
         let enter = Enter::new(name("w"), [7; 16], vec![(relay, 1)]);
@@ -144,6 +145,7 @@ fn areas_go_with_their_world() {
         downlink: Downlink::None,
         default: Limits::default(),
         core: Core::Center,
+        sharing: canopy_control::Sharing::default(),
     };
     let world = bed.controller.create_world(empty).unwrap();
     bed.controller.set_areas(bed.now, &name("empty"), new(50.0, "ground", 1)).unwrap();

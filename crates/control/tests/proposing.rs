@@ -211,6 +211,7 @@ impl Bed {
                 downlink: Downlink::Member,
                 default: limits(1_000.0),
                 core: Core::Center,
+                sharing: canopy_control::Sharing::default(),
             };
             self.controller.create_world(new).unwrap();
         }

@@ -12,10 +12,11 @@ use canopy_relay::{BranchConfig, BranchRole, Change};
 /// 3. comtrees and links come;
 /// 4. branches that stay change their roles, the old parents first;
 /// 5. branches come, next parents behind the parents;
-/// 6. budgets of comtrees and branches change, and what links bear.
+/// 6. budgets and fairness of comtrees change, budgets of branches, and what links bear.
 ///
 /// A link that is another one now is taken away and added. So is a branch whose neighbour has another
-/// site, and one that is on standby from now on. A comtree that is on both sides stays as it is.
+/// site, and one that is on standby from now on. Of a
+/// comtree that is on both sides, nothing else changes.
 pub fn changes(before: &Net, after: &Net) -> Vec<Change> {
     let mut changes = Vec::new();
     if before.most_subscriptions != after.most_subscriptions {
@@ -50,6 +51,12 @@ pub fn changes(before: &Net, after: &Net) -> Vec<Change> {
         .collect();
     coming.sort_by_key(|branch| branch.role == BranchRole::NextParent);
     changes.extend(coming.into_iter().map(|branch| Change::AddBranch(*branch)));
+    let fairness = after.comtrees.iter().filter_map(|(comtree, config)| {
+        let fairness = config.fairness;
+        let is_other = before.comtrees.get(comtree).is_some_and(|old| old.fairness != fairness);
+        is_other.then_some(Change::SetFairness { comtree: *comtree, fairness })
+    });
+    changes.extend(fairness);
     changes.extend(budgets(before, after, stays));
     changes.extend(capacities(before, after, stays));
     changes

@@ -282,6 +282,7 @@ mod tests {
             mode: Mode::Immediate,
             downlink: Downlink::Member,
             levels: 1,
+            sharing: canopy_control::Sharing::default(),
             branches: roles.iter().map(branch).collect(),
         };
         let all = [link(1), link(2), link(3), comtree];

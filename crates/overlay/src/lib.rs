@@ -120,6 +120,11 @@ impl Net {
                     config.role = *role;
                 }
             }
+            Change::SetFairness { comtree, fairness } => {
+                if let Some(config) = self.comtrees.get_mut(comtree) {
+                    config.fairness = *fairness;
+                }
+            }
             Change::SetComtreeBudget { comtree, budget } => {
                 self.budgets.comtrees.insert(*comtree, *budget);
             }

@@ -2,10 +2,11 @@
 
 use crate::Net;
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{Item, ItemKey, MOST_TICKS};
-use canopy_plan::Rate;
+use canopy_control::{Item, ItemKey, MOST_TICKS, Sharing};
+use canopy_plan::{Limits, Rate};
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, Budget, ComtreeConfig, Down, LinkConfig, MAX_MODES, Mode,
+    BranchConfig, BranchId, BranchRole, Budget, ComtreeConfig, Down, Fairness, LinkConfig,
+    MAX_MODES, Mode,
 };
 use canopy_wire::{Downlink, Suite};
 use core::time::Duration;
@@ -48,21 +49,24 @@ pub fn wanted(
         }
     }
     for item in items.values() {
-        let Item::Comtree { id, world, site, mode, downlink, branches, .. } = item else {
+        let Item::Comtree { id, world, site, mode, downlink, sharing, branches, .. } = item else {
             continue;
         };
         let config = ComtreeConfig {
             world: world.to_string(),
             downlink: downlink_of(*downlink),
             mode: Some(mode_of(*mode)),
+            fairness: fairness_of(sharing),
             group_suite,
             ..ComtreeConfig::new(*id, *site)
         };
-        if has.comtrees.get(id).is_some_and(|has| *has != config) {
+        let fairness = config.fairness;
+        let is_other = |has: &ComtreeConfig| ComtreeConfig { fairness, ..has.clone() } != config;
+        if has.comtrees.get(id).is_some_and(is_other) {
             return Err(format!("comtree {} is there with other settings", id.0));
         }
         net.comtrees.insert(*id, config);
-        net.budgets.comtrees.insert(*id, net.budgets.at_first);
+        net.budgets.comtrees.insert(*id, budget_of(sharing, net.budgets.at_first));
         for branch in branches {
             let Some(Item::Link { key, capacity, .. }) = items.get(&ItemKey::Link(branch.link))
             else {
@@ -80,6 +84,23 @@ pub fn wanted(
 
 fn down(rate: Rate) -> Down {
     Down { bits: rate.bits as u64, updates: rate.packets as u64 }
+}
+
+fn fairness_of(sharing: &Sharing) -> Fairness {
+    let floor = Duration::from_millis(sharing.floor_ms.into());
+    Fairness { floor, levels_first: sharing.levels_first }
+}
+
+/// What the members of a comtree have together: what the relay's own settings say, where the world says nothing.
+fn budget_of(sharing: &Sharing, own: Budget) -> Budget {
+    let said = |said: f64, own: u64| if said > 0.0 { said as u64 } else { own };
+    let Limits { send, receive } = sharing.together;
+    Budget {
+        up_packets: said(send.packets, own.up_packets),
+        up_bits: said(send.bits, own.up_bits),
+        down_packets: said(receive.packets, own.down_packets),
+        down_bits: said(receive.bits, own.down_bits),
+    }
 }
 
 fn mode_of(mode: canopy_control::Mode) -> Mode {
@@ -130,6 +151,7 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes;
     use canopy_control::{LinkId, Name};
     use canopy_wire::Comtree;
 
@@ -141,6 +163,7 @@ mod tests {
             mode: canopy_control::Mode::Immediate,
             downlink: canopy_control::Downlink::Member,
             levels: 1,
+            sharing: Sharing::default(),
             branches,
         }
     }
@@ -171,11 +194,12 @@ mod tests {
 
     /// The comtree of an item in a mode.
     fn in_mode(mode: canopy_control::Mode) -> Item {
-        let Item::Comtree { id, world, site, downlink, levels, branches, .. } = item(Vec::new())
+        let Item::Comtree { id, world, site, downlink, levels, sharing, branches, .. } =
+            item(Vec::new())
         else {
             unreachable!("it is a comtree");
         };
-        Item::Comtree { id, world, site, mode, downlink, levels, branches }
+        Item::Comtree { id, world, site, mode, downlink, levels, sharing, branches }
     }
 
     #[test]
@@ -193,6 +217,43 @@ mod tests {
         assert_eq!(periodic.comtrees[&Comtree(5)].mode, Some(Mode::Periodic { tick }));
         // What waits for a tick cannot leave by another one.
         assert!(net(mode, &at_once).is_err());
+    }
+
+    /// What a world says of that holds on a relay at once, and what it does not say the relay's own settings say.
+    #[test]
+    fn what_receivers_get_that_cannot_be_sent_everything_follows_the_world() {
+        let mut base = Net::default();
+        base.budgets.at_first = Budget { up_packets: 7, up_bits: 8, ..Budget::default() };
+        let net = |sharing: Sharing, has: &Net| {
+            let Item::Comtree { id, world, site, mode, downlink, levels, branches, .. } =
+                item(Vec::new())
+            else {
+                unreachable!("it is a comtree");
+            };
+            let item = Item::Comtree { id, world, site, mode, downlink, levels, sharing, branches };
+            let items = BTreeMap::from([(item.key(), item)]);
+            wanted(&base, has, &items, Suite::Aes128Gcm).unwrap()
+        };
+        let at_first = net(Sharing::default(), &base);
+        assert_eq!(at_first.comtrees[&Comtree(5)].fairness, Fairness::default());
+        assert_eq!(at_first.budgets.comtrees[&Comtree(5)], base.budgets.at_first);
+        let receive = Rate { bits: 1e6, packets: 0.0 };
+        let send = Rate { bits: 0.0, packets: 5.0 };
+        let together = Limits { send, receive };
+        let set = net(Sharing { floor_ms: 500, levels_first: true, together }, &at_first);
+        let steps = changes(&at_first, &set);
+        let fairness = Fairness { floor: Duration::from_millis(500), levels_first: true };
+        let budget = Budget { up_packets: 5, up_bits: 8, down_packets: 0, down_bits: 1_000_000 };
+        assert!(
+            matches!(steps[..], [
+                Change::SetFairness { comtree: Comtree(5), fairness: now },
+                Change::SetComtreeBudget { comtree: Comtree(5), budget: of_all }
+            ] if now == fairness && of_all == budget),
+            "{steps:?}"
+        );
+        let mut went = at_first.clone();
+        steps.iter().for_each(|step| went.took(step));
+        assert_eq!(went, set);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::access::Trust;
 use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use crate::flush_queues::MAX_MODES;
 use crate::meters::Budget;
-use crate::thin::Down;
+use crate::thin::{Down, Fairness};
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, PORTABLE_SITES, Path, Time};
@@ -172,6 +172,13 @@ pub enum Change {
         comtree: Comtree,
         /// Its budget.
         budget: Budget,
+    },
+    /// What receivers of a comtree get from now on that cannot be sent everything.
+    SetFairness {
+        /// The comtree.
+        comtree: Comtree,
+        /// What they get.
+        fairness: Fairness,
     },
     /// What a neighbour may send over a branch from now on, and be sent. A branch that was just added has
     /// no limits.

@@ -86,6 +86,7 @@ impl Deciding {
                 downlink: Downlink::Member,
                 default: Limits { send: rate(UP_BITS), receive: rate(DOWN_BITS) },
                 core: Core::Center,
+                sharing: canopy_control::Sharing::default(),
             };
             deciding.controller.create_world(new)?;
         }

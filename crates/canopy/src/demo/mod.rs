@@ -22,7 +22,7 @@ use canopy_bots::{CrowdConfig, Generated, RelayTarget, Trace, View};
 use canopy_client::join::Ask;
 use canopy_client::{Falloff, Weight};
 use canopy_control::storage::MemoryStorage;
-use canopy_control::{Controller, Core, Name, NewWorld, Refusal, Settings};
+use canopy_control::{Controller, Core, Name, NewWorld, Refusal, Settings, Sharing};
 use canopy_node::{NodeConfig, RunningRelay};
 use canopy_plan::Rate;
 use canopy_relay::Mode;
@@ -257,6 +257,11 @@ fn world_of(settings: &RelaySettings) -> anyhow::Result<NewWorld> {
         },
         default: MEMBER,
         core: Core::Center,
+        sharing: Sharing {
+            floor_ms: comtree.fairness.floor.as_millis() as u16,
+            levels_first: comtree.fairness.levels_first,
+            ..Sharing::default()
+        },
     })
 }
 

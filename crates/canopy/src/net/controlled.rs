@@ -157,6 +157,7 @@ mod tests {
             mode: Mode::Immediate,
             downlink,
             levels: 1,
+            sharing: canopy_control::Sharing::default(),
             branches: Vec::new(),
         };
         let downlinks = [

@@ -4,7 +4,7 @@ use crate::controller_folder::{ADDRESS_FILE, ApiSecret, DEFAULT_ADDRESS};
 use crate::page::client;
 use anyhow::{Context, anyhow, bail};
 use axum::body::{Body, to_bytes};
-use axum::http::{Method, Request, Uri};
+use axum::http::{Method, Request, StatusCode, Uri};
 use canopy_api::Problem;
 use clap::Args;
 use serde::de::DeserializeOwned;
@@ -79,6 +79,19 @@ impl ApiClient {
         path: &str,
         body: String,
     ) -> anyhow::Result<String> {
+        Ok(self.ask_status(method, path, body).await?.1)
+    }
+
+    /// The same, with the status.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) async fn ask_status(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> anyhow::Result<(StatusCode, String)> {
         let address = &self.address;
         let silent = || {
             format!(
@@ -102,7 +115,7 @@ impl ApiClient {
         let bytes = to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await?;
         let text = String::from_utf8(bytes.into())?;
         if status.is_success() {
-            return Ok(text);
+            return Ok((status, text));
         }
         match serde_json::from_str::<Problem>(&text) {
             Ok(problem) => Err(anyhow!("{problem}")),

@@ -1,10 +1,12 @@
-//! `canopy relay list`, `canopy relay links` and `canopy relay drain`: the relays of a running controller.
+//! `canopy relay list`, `links`, `drain` and `remove`: the relays of a running controller.
 
 use super::client::{ApiArgs, ApiClient, run, segment};
+use super::link;
+use super::removal::{RemovalArgs, Standing, Target};
 use crate::output::print_line;
 use anyhow::bail;
 use axum::http::Method;
-use canopy_api::{LinkView, Links, RelayView, Relays};
+use canopy_api::{RelayView, Relays};
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -20,21 +22,16 @@ pub(crate) enum RelayDeed {
     /// List the relays of a running controller
     List(ListCommand),
     /// List the links between them: whose choice each is, and why
-    Links(LinksCommand),
+    Links(link::ListCommand),
     /// Let a controller's relay take nobody new, or again
     Drain(DrainCommand),
+    /// Take a controller's relay away for good, without loss
+    Remove(RemoveCommand),
 }
 
 /// The relays with their states, their places and their members.
 #[derive(Args)]
 pub(crate) struct ListCommand {
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-/// The links with what they bear and how long they take, whether they were given or proposed, and why.
-#[derive(Args)]
-pub(crate) struct LinksCommand {
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -58,12 +55,26 @@ pub(crate) struct DrainCommand {
     api: ApiArgs,
 }
 
+/// A relay that is removed drains, and goes once no member is at it and no comtree leads over it. Its links go with it,
+/// and its number is not given again. It can be stopped then.
+#[derive(Args)]
+pub(crate) struct RemoveCommand {
+    /// The relay's name
+    #[arg(value_name = "NAME")]
+    relay: String,
+    #[command(flatten)]
+    how: RemovalArgs,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
 impl RelayDeed {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             RelayDeed::List(command) => run(command.run())?,
             RelayDeed::Links(command) => run(command.run())?,
             RelayDeed::Drain(command) => run(command.run())?,
+            RelayDeed::Remove(command) => run(command.run())?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -78,18 +89,6 @@ impl ListCommand {
         }
         let Relays { relays } = client.read(&text)?;
         Ok(print_line(table(&relays).trim_end())?)
-    }
-}
-
-impl LinksCommand {
-    async fn run(self) -> anyhow::Result<()> {
-        let client = self.api.client()?;
-        let text = client.ask(Method::GET, "/v1/links", String::new()).await?;
-        if self.api.json {
-            return Ok(print_line(text)?);
-        }
-        let Links { links } = client.read(&text)?;
-        Ok(print_line(link_table(&links).trim_end())?)
     }
 }
 
@@ -137,6 +136,22 @@ impl DrainCommand {
     }
 }
 
+impl RemoveCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let path = format!("/v1/relays/{}", segment(&self.relay));
+        let (what, keep) = (format!("relay {}", self.relay), format!("{path}/undrain"));
+        let look = async |client: &ApiClient| {
+            let Relays { relays } = client.get("/v1/relays").await?;
+            let relay = relays.into_iter().find(|relay| relay.name == self.relay);
+            Ok(relay.map(|RelayView { removing, members, comtrees, .. }| Standing {
+                removing,
+                left: format!("it has {members} members, and {comtrees} comtrees lead over it"),
+            }))
+        };
+        Target { what, path, keep }.remove(&self.api, &self.how, look).await
+    }
+}
+
 fn table(relays: &[RelayView]) -> String {
     if relays.is_empty() {
         return "no relays; start one with `canopy relay --controller ADDR`".to_owned();
@@ -158,6 +173,7 @@ fn table(relays: &[RelayView]) -> String {
         let RelayView {
             name, id, state, address, members, comtrees, taken, places, uplink, ..
         } = relay;
+        let state = if relay.removing { "removing" } else { state };
         let [into, out] = [uplink.up_bits, uplink.down_bits].map(|bits| bits as f64 / 1e6);
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -169,58 +185,9 @@ fn table(relays: &[RelayView]) -> String {
     text
 }
 
-fn link_table(links: &[LinkView]) -> String {
-    if links.is_empty() {
-        return "no links; relays that register are joined unless `canopy controller --degree 0` is given"
-            .to_owned();
-    }
-    let mut text = format!(
-        "{:>5} {:<16} {:<16} {:<5} {:>8} {:>10} {:<8} {}\n",
-        "link", "from", "to", "is", "ms", "Mbit/s", "by", "why"
-    );
-    for link in links {
-        let LinkView { id, ends: [from, to], bits, delay_us, proposed, why, .. } = link;
-        let is = match link {
-            LinkView { removing: true, .. } => "going",
-            LinkView { usable: true, .. } => "up",
-            _ => "down",
-        };
-        let by = if *proposed { "proposed" } else { "given" };
-        let (ms, megabits) = (f64::from(*delay_us) / 1e3, *bits as f64 / 1e6);
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{id:>5} {from:<16} {to:<16} {is:<5} {ms:>8.1} {megabits:>10.3} {by:<8} {why}"
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_link_has_a_line_that_says_why() {
-        let link = LinkView {
-            id: 7,
-            ends: ["eu-1".to_owned(), "eu-2".to_owned()],
-            bits: 1_500_000,
-            packets: 1,
-            delay_us: 4_150,
-            usable: true,
-            removing: false,
-            proposed: true,
-            why: "the way round is long".to_owned(),
-        };
-        let going = link_table(&[LinkView { removing: true, ..link.clone() }]);
-        assert_eq!(going.lines().nth(1).unwrap().split_whitespace().nth(3), Some("going"));
-        let text = link_table(&[link]);
-        let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(line[..7], ["7", "eu-1", "eu-2", "up", "4.2", "1.500", "proposed"]);
-        assert!(text.ends_with("the way round is long\n"));
-        assert!(link_table(&[]).contains("--degree"));
-    }
 
     #[test]
     fn every_relay_has_a_line() {
@@ -230,6 +197,7 @@ mod tests {
             key: String::new(),
             address: "203.0.113.7:4040".to_owned(),
             state: "draining".to_owned(),
+            removing: false,
             uplink: canopy_api::Budget {
                 up_bits: 1_500_000,
                 up_packets: 1,
@@ -241,6 +209,8 @@ mod tests {
             members: 6,
             comtrees: 2,
         };
+        let going = table(&[RelayView { removing: true, ..relay.clone() }]);
+        assert_eq!(going.lines().nth(1).unwrap().split_whitespace().nth(2), Some("removing"));
         let text = table(&[relay]);
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected =

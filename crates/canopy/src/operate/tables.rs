@@ -44,6 +44,29 @@ pub(super) fn table(worlds: &[WorldView]) -> String {
     text
 }
 
+/// What members of a world get who cannot be sent everything.
+pub(super) fn sharing(text: &mut String, world: &WorldView) {
+    let WorldView { floor_ms, levels_first, comtree_budget: of, .. } = world;
+    let order = if *levels_first { "lower levels first" } else { "all levels alike" };
+    let _ =
+        writeln!(text, "over a budget: an update of each publisher every {floor_ms} ms, {order}");
+    let numbers = [
+        (of.up_bits, "bit/s up"),
+        (of.up_packets, "updates/s up"),
+        (of.down_bits, "bit/s down"),
+        (of.down_packets, "updates/s down"),
+    ];
+    let said = numbers.iter().filter(|(number, _)| *number > 0);
+    let said: Vec<String> = said.map(|(number, unit)| format!("{number} {unit}")).collect();
+    if !said.is_empty() {
+        let _ = writeln!(
+            text,
+            "members of a comtree together, per relay and data thread: {}",
+            said.join(", ")
+        );
+    }
+}
+
 pub(super) fn channels(text: &mut String, channels: &[ChannelView]) {
     for ChannelView { name, first, groups } in channels {
         let last = u64::from(*first) + u64::from(*groups) - 1;
@@ -154,7 +177,7 @@ pub(super) fn list(text: &mut String, members: &[MemberView], more: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_api::{Budget, CoreRule, Mode, Protection};
+    use canopy_api::{Budget, ComtreeBudget, CoreRule, Mode, Protection};
 
     fn world() -> WorldView {
         let hop = |relay: &str, above: Option<&str>| canopy_api::HopView {
@@ -183,6 +206,9 @@ mod tests {
             downlink: Protection::Group,
             budget: Budget::default(),
             core: CoreRule::Center,
+            floor_ms: 500,
+            levels_first: true,
+            comtree_budget: ComtreeBudget { down_bits: 9, ..ComtreeBudget::default() },
             closing: false,
             members: 3,
             comtrees: vec![ComtreeView {
@@ -204,10 +230,13 @@ mod tests {
     fn a_world_has_a_line_and_each_relay_of_its_trees_has_one() {
         let world = world();
         let mut text = table(std::slice::from_ref(&world));
+        sharing(&mut text, &world);
         channels(&mut text, &world.channels);
         tree(&mut text, &world.comtrees[0], true);
         for wanted in [
             "lobby open 3 1 2 every 50 ms group 0.256 4.000 1 comtrees",
+            "over a budget: an update of each publisher every 500 ms, lower levels first",
+            "members of a comtree together, per relay and data thread: 9 bit/s down",
             "channel chat: groups 0 to 15",
             "16 a 2 yes - -",
             "b 2 no a 4 1.500 1.000 2.000 9.000 8.000",

@@ -2,13 +2,13 @@
 
 use super::areas::AreasCommand;
 use super::client::{ApiArgs, ApiClient, run, segment};
-use super::tables::{channels, list, plans, table, tree};
+use super::tables::{channels, list, plans, sharing, table, tree};
 use crate::output::print_line;
 use anyhow::{Context, ensure};
 use axum::http::Method;
 use canopy_api::{
-    Budget, ChannelView, CoreRule, Members, Mode, MoveAsk, MovePlans, NewWorld, Protection,
-    TreeMethod, WorldChange, WorldView, Worlds,
+    Budget, ChannelView, ComtreeBudget, CoreRule, Members, Mode, MoveAsk, MovePlans, NewWorld,
+    Protection, TreeMethod, WorldChange, WorldView, Worlds,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -89,6 +89,8 @@ struct CreateCommand {
     #[arg(long, value_name = "N", default_value_t = Budget::default().down_packets)]
     down_packets: u64,
     #[command(flatten)]
+    sharing: SharingArgs,
+    #[command(flatten)]
     api: ApiArgs,
 }
 
@@ -129,7 +131,50 @@ struct SetCommand {
     #[arg(long, value_name = "N")]
     down_packets: Option<u64>,
     #[command(flatten)]
+    sharing: SharingArgs,
+    #[command(flatten)]
     api: ApiArgs,
+}
+
+/// What members get who cannot be sent everything. It holds at once, also while members are in.
+#[derive(Args)]
+struct SharingArgs {
+    /// Whoever is over its budget still gets an update so often of each publisher in its groups, 100 to
+    /// 60000 milliseconds [default: 2000]
+    #[arg(long, value_name = "MS")]
+    floor_ms: Option<u32>,
+    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    levels_first: Option<bool>,
+    /// Bits a second that the members of a comtree may send together, on each data thread of a relay
+    /// [default: 0, what the relay's settings say]
+    #[arg(long, value_name = "N")]
+    comtree_up_bits: Option<u64>,
+    /// Updates a second that they may send together
+    #[arg(long, value_name = "N")]
+    comtree_up_packets: Option<u64>,
+    /// Bits a second that they may receive together
+    #[arg(long, value_name = "N")]
+    comtree_down_bits: Option<u64>,
+    /// Updates a second that they may receive together
+    #[arg(long, value_name = "N")]
+    comtree_down_packets: Option<u64>,
+}
+
+impl SharingArgs {
+    /// The budget that is meant, if one of its numbers is given: the others stay.
+    fn budget(&self, before: ComtreeBudget) -> Option<ComtreeBudget> {
+        let SharingArgs { comtree_up_bits: up_bits, comtree_up_packets: up_packets, .. } = self;
+        let SharingArgs { comtree_down_bits: down_bits, comtree_down_packets, .. } = self;
+        let given = [up_bits, up_packets, down_bits, comtree_down_packets];
+        given.iter().any(|number| number.is_some()).then(|| ComtreeBudget {
+            up_bits: up_bits.unwrap_or(before.up_bits),
+            up_packets: up_packets.unwrap_or(before.up_packets),
+            down_bits: down_bits.unwrap_or(before.down_bits),
+            down_packets: comtree_down_packets.unwrap_or(before.down_packets),
+        })
+    }
 }
 
 #[derive(Args)]
@@ -268,6 +313,9 @@ impl CreateCommand {
                 down_packets: self.down_packets,
             },
             core: self.core,
+            floor_ms: self.sharing.floor_ms,
+            levels_first: self.sharing.levels_first.unwrap_or(false),
+            comtree_budget: self.sharing.budget(ComtreeBudget::default()).unwrap_or_default(),
         };
         let body = serde_json::to_string(&new)?;
         let text = client.ask(Method::POST, "/v1/worlds", body).await?;
@@ -279,19 +327,15 @@ impl SetCommand {
     async fn run(self) -> anyhow::Result<()> {
         let client = self.api.client()?;
         let path = path(&self.name);
+        // Those of the four numbers of a budget that are not given stay.
+        let before = client.get::<WorldView>(&path).await?;
         let given = [self.up_bits, self.up_packets, self.down_bits, self.down_packets];
-        let budget = if given.iter().any(Option::is_some) {
-            // Those of the four numbers that are not given stay.
-            let before = client.get::<WorldView>(&path).await?.budget;
-            Some(Budget {
-                up_bits: self.up_bits.unwrap_or(before.up_bits),
-                up_packets: self.up_packets.unwrap_or(before.up_packets),
-                down_bits: self.down_bits.unwrap_or(before.down_bits),
-                down_packets: self.down_packets.unwrap_or(before.down_packets),
-            })
-        } else {
-            None
-        };
+        let budget = given.iter().any(Option::is_some).then(|| Budget {
+            up_bits: self.up_bits.unwrap_or(before.budget.up_bits),
+            up_packets: self.up_packets.unwrap_or(before.budget.up_packets),
+            down_bits: self.down_bits.unwrap_or(before.budget.down_bits),
+            down_packets: self.down_packets.unwrap_or(before.budget.down_packets),
+        });
         let change = WorldChange {
             channels: Some(self.channels).filter(|channels| !channels.is_empty()),
             levels: self.levels,
@@ -300,6 +344,9 @@ impl SetCommand {
             downlink: self.downlink,
             budget,
             core: self.core,
+            floor_ms: self.sharing.floor_ms,
+            levels_first: self.sharing.levels_first,
+            comtree_budget: self.sharing.budget(before.comtree_budget),
         };
         let body = serde_json::to_string(&change)?;
         let text = client.ask(Method::PATCH, &path, body).await?;
@@ -352,6 +399,7 @@ impl ShowCommand {
         }
         let world: WorldView = client.read(&text)?;
         let mut text = table(std::slice::from_ref(&world));
+        sharing(&mut text, &world);
         channels(&mut text, &world.channels);
         world.comtrees.iter().for_each(|comtree| tree(&mut text, comtree, self.why));
         if self.members {

@@ -55,6 +55,14 @@ impl Cluster {
         Server::relay(&[more, &flags, &["--controller-key", &self.key]].concat())
     }
 
+    /// What a command prints that an operator gives, or why it fails.
+    fn operate(&self, command: &[&str]) -> Result<String, String> {
+        let folder = self.folder.path().to_str().unwrap();
+        let done = run(&[command, &["--controller-dir", folder]].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if done.status.success() { Ok(text(&done.stdout)) } else { Err(text(&done.stderr)) }
+    }
+
     /// What the API answers, whose status is to be 2xx.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         let (status, answer) = self.try_ask(method, path, body);
@@ -93,19 +101,9 @@ impl Cluster {
         }
     }
 
-    /// Drains a relay that is empty soon, and one that has a member.
-    fn drains(&self, empty: &str, full: &str) {
-        let drain = |name: &str, seconds: &str| {
-            let folder = self.folder.path().to_str().unwrap();
-            run(&["relay", "drain", name, "--wait", seconds, "--json", "--controller-dir", folder])
-        };
-        let done = drain(empty, "20");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        let done: Value = serde_json::from_slice(&done.stdout).unwrap();
-        assert_eq!((&done["members"], &done["comtrees"]), (&json!(0), &json!(0)), "{done}");
-        let refused = drain(full, "1");
-        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success(), "{why}");
+    /// Drains a relay that has a member who does not move.
+    fn drains_in_vain(&self, full: &str) {
+        let why = self.operate(&["relay", "drain", full, "--wait", "1", "--json"]).unwrap_err();
         assert!(why.contains("not empty after 1 s: it has 1 members"), "{why}");
     }
 
@@ -349,8 +347,50 @@ async fn updates_leave_when_their_worlds_mode_says() {
     assert!(ticks.contains(&slow), "with ticks of 400 ms: {slow:?}");
 }
 
+/// Members that cannot be sent everything get what their world says, from the moment when it says so: the budget of the
+/// comtree, and lower levels first.
+#[tokio::test]
+async fn a_relay_thins_as_its_world_says_also_when_that_changes_while_members_are_in() {
+    const EVERY: Duration = Duration::from_millis(5);
+    let cluster = Cluster::start();
+    let _relay = cluster.relay("r1");
+    cluster.until_relays_are(&["up"]);
+    let many = json!({ "up_bits": 4_000_000, "up_packets": 1000, "down_bits": 4_000_000, "down_packets": 1000 });
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "levels": 1, "budget": many }));
+    let join = || Client::join(cluster.listen, cluster.key.parse().unwrap(), "w").connect();
+    let (one, other) = (join().await.unwrap(), join().await.unwrap());
+    other.subscribe(Group::new(7), Level(1)).await.unwrap();
+    other.subscribe(Group::new(8), Level(1)).await.unwrap();
+    // Publishes on both groups for a while, after a moment in which the relay finds its rates: how many come of each.
+    let publish = async || {
+        let mut came = [0, 0];
+        for round in 0..300 {
+            one.publish(Group::new(7), Level(0), b"near").unwrap();
+            one.publish(Group::new(8), Level(1), b"far").unwrap();
+            tokio::time::sleep(EVERY).await;
+            while let Some(update) = other.try_recv() {
+                came[usize::from(update.level.0)] += u32::from(round >= 100);
+            }
+        }
+        came
+    };
+    let set = |change| cluster.ask("PATCH", "/v1/worlds/w", &change);
+    let [near, far] = publish().await;
+    assert!(near > 150 && far > 150, "everything: {near} and {far}");
+    set(json!({ "comtree_budget": { "down_packets": 40 } }));
+    let [near, far] = publish().await;
+    assert!(near + far < 150 && far * 3 > near, "by halves: {near} and {far}");
+    set(json!({ "levels_first": true }));
+    let [near, far] = publish().await;
+    assert!(near > far * 5, "lower levels first: {near} and {far}");
+    set(json!({ "floor_ms": 100 }));
+    let [near, far] = publish().await;
+    assert!(near + far < 150 && far * 5 > near, "ten a second at least: {near} and {far}");
+    assert!(one.is_connected() && other.is_connected(), "nobody has lost its session");
+}
+
 #[test]
-fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
+fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     let cluster = Cluster::start();
     let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
     cluster.until_relays_are(&["up", "up", "up"]);
@@ -392,10 +432,24 @@ fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
         told["comtrees"].to_string().contains("\"r2\"")
     };
     assert!(goes_over());
-    let rate =
-        json!({ "ends": ["r1", "r3"], "bits": 100_000_000, "packets": 100_000, "delay_us": 9 });
-    cluster.ask("POST", "/v1/links", &rate);
-    cluster.ask("POST", "/v1/relays/r2/drain", &Value::Null);
+    // It is the only way between the others.
+    let needed = cluster.operate(&["relay", "remove", "r2"]);
+    assert!(needed.unwrap_err().contains("carries the world w"));
+    cluster.operate(&["link", "add", "r1", "r3", "--bits", "100000000"]).unwrap();
+    assert!(cluster.operate(&["link", "list"]).unwrap().contains("given"));
+    // Its ends hear each other once they have measured it.
+    let is_measured = || {
+        let links = cluster.ask("GET", "/v1/links", &Value::Null);
+        let mut given =
+            links["links"].as_array().unwrap().iter().filter(|link| link["proposed"] == false);
+        given.all(|link| link["delay_us"] != 1000)
+    };
+    while !is_measured() {
+        assert!(began.elapsed() < PATIENCE, "nobody hears anybody over it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let removing = cluster.operate(&["relay", "remove", "r2"]).unwrap();
+    assert!(removing.contains("1 comtrees lead over it; --wait"), "{removing}");
     while goes_over() {
         assert!(began.elapsed() < PATIENCE, "it stays where it is");
         send(20);
@@ -411,8 +465,15 @@ fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
     }
     let gaps: Vec<_> = heard.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
     assert!(gaps.is_empty(), "each comes once, in order, of {last}: {gaps:?}");
-    cluster.drains("r2", "r3");
-    cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
+    let begins_with = |text: &str| {
+        let list = cluster.operate(&["relay", "list"]).unwrap();
+        list.lines().any(|line| line.starts_with(text))
+    };
+    while begins_with("r2") {
+        assert!(began.elapsed() < PATIENCE, "it stays where it is");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    cluster.drains_in_vain("r3");
     drop(input);
     sender.wait().unwrap();
 }

@@ -45,10 +45,12 @@ impl Controller {
 
     /// A relay was heard.
     fn found(&mut self, now: Time, relay: RelayId) {
-        let state = self.state.relays.get(&relay).map(|relay| relay.state);
-        if matches!(state, Some(RelayState::Joining | RelayState::Gone)) {
+        let known = self.state.relays.get(&relay);
+        let known = known.map(|known| (known.state, known.removing));
+        if let Some((RelayState::Joining | RelayState::Gone, removing)) = known {
             let mut op = Op::default();
-            _ = self.state.set_relay(&mut op, relay, RelayState::Up);
+            let state = if removing { RelayState::Draining } else { RelayState::Up };
+            _ = self.state.set_relay(&mut op, relay, state);
             op.effects.push(Effect::Found(relay));
             op.tell(Event::RelayFound(relay));
             self.ops.push_back(op);
@@ -370,6 +372,7 @@ mod tests {
             downlink: Downlink::Member,
             default: Limits { send: few, receive: few },
             core: Core::Center,
+            sharing: crate::Sharing::default(),
         };
         controller.create_world(world).unwrap();
         relays

@@ -290,8 +290,8 @@ impl Controller {
         self.decide(|state, op| state.create_world(op, new))
     }
 
-    /// Changes a world. Channels and default limits concern who comes; levels and core are told to
-    /// the relays, while members are in.
+    /// Changes a world. Channels and default limits concern who comes; levels, core and
+    /// sharing are told to the relays, while members are in.
     ///
     /// # Errors
     /// There is none of that name, it is being deleted, the mode or the downlink is to change while
@@ -363,7 +363,7 @@ impl Controller {
         })
     }
 
-    /// Lets a relay that drains take members again.
+    /// Lets a relay that drains take members again. It is not removed then.
     ///
     /// # Errors
     /// There is no such relay.
@@ -389,12 +389,31 @@ impl Controller {
         self.decide(|state, op| state.remove_link_at_once(op, link))
     }
 
-    /// Takes a relay away for good, with its links. Its number is not given again.
+    /// Keeps a link that was to be removed: trees may run over it again. Asking again changes nothing.
     ///
     /// # Errors
-    /// There is no such relay, it takes or serves members, or a comtree finds no tree without it.
+    /// There is no such link, or no longer.
+    pub fn keep_link(&mut self, link: LinkId) -> Result<(), Refusal> {
+        self.decide(|state, op| state.keep_link(op, link))
+    }
+
+    /// Takes a relay away for good, with its links. It drains, as by [`Controller::drain`], and goes once its members
+    /// are at other relays and no comtree leads over it. [`Event::RelayRemoved`] says when; that may be at once. Asking
+    /// again changes nothing, and [`Controller::undrain`] takes it back until then. Its number is not given again.
+    ///
+    /// # Errors
+    /// There is no such relay, a comtree that has no members there finds no tree without it, or it serves members and no
+    /// other relay takes any. Then nothing changes.
     pub fn remove_relay(&mut self, relay: RelayId) -> Result<(), Refusal> {
         self.decide(|state, op| state.remove_relay(op, relay))
+    }
+
+    /// The same, but comtrees get other trees at once: what is on its way may be lost.
+    ///
+    /// # Errors
+    /// There is no such relay, it serves members, or a comtree finds no tree without it. Then nothing changes.
+    pub fn remove_relay_at_once(&mut self, relay: RelayId) -> Result<(), Refusal> {
+        self.decide(|state, op| state.remove_relay_at_once(op, relay))
     }
 
     /// Looks for a better tree for a comtree, and moves to it if it gains enough. Returns why it does or

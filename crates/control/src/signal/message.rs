@@ -1,7 +1,7 @@
 //! What controller and relays say to each other.
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
-use crate::model::{Downlink, Key, LinkId, Mode};
+use crate::model::{Downlink, Key, LinkId, Mode, Sharing};
 use crate::name::Name;
 use crate::signal::{Measure, Measured};
 use canopy_plan::{Limits, Rate};
@@ -52,6 +52,8 @@ pub enum Item {
         downlink: Downlink,
         /// The highest level.
         levels: u8,
+        /// What members get who cannot be sent everything.
+        sharing: Sharing,
         /// The branches, in order of their links. They change together, so that a relay never has
         /// two parents.
         branches: Vec<Branch>,
@@ -131,7 +133,18 @@ impl Item {
             Item::Member { comtree, address, .. } => ItemKey::Member(*comtree, *address),
         }
     }
+
+    /// What a relay of an earlier release takes of it.
+    pub(crate) fn without_sharing(mut self) -> Item {
+        if let Item::Comtree { sharing, .. } = &mut self {
+            *sharing = Sharing::default();
+        }
+        self
+    }
 }
+
+/// A comtree with a sharing of its own is marked by this, as relays of an earlier release read none.
+const SHARED: u8 = 3;
 
 /// What a relay is asked to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,7 +164,8 @@ pub enum Answer {
     Done,
     /// It was not done, and nothing has changed.
     Refused(String),
-    /// What there is, and whether there is more.
+    /// What there is, and whether there is more. Where nothing is, a relay that takes a [`Sharing`] says that there is
+    /// more: one of an earlier release never does, and a controller of an earlier release asks no further.
     Items(Vec<Item>, bool),
 }
 
@@ -286,7 +300,15 @@ impl Coded for ItemKey {
     }
 
     fn take(from: &mut Reader<'_>) -> Result<ItemKey, CodecError> {
-        Ok(match from.array("item")? {
+        let tag = from.array("item")?;
+        ItemKey::of(tag, from)
+    }
+}
+
+impl ItemKey {
+    /// The rest of one that begins so.
+    fn of(tag: [u8; 1], from: &mut Reader<'_>) -> Result<ItemKey, CodecError> {
+        Ok(match tag {
             [0] => ItemKey::Link(Coded::take(from)?),
             [1] => ItemKey::Comtree(Coded::take(from)?),
             [2] => ItemKey::Member(Coded::take(from)?, Coded::take(from)?),
@@ -297,15 +319,22 @@ impl Coded for ItemKey {
 
 impl Coded for Item {
     fn put(&self, out: &mut Vec<u8>) {
-        self.key().put(out);
         match self {
             Item::Link { id: _, key, native, calls, capacity } => {
+                self.key().put(out);
                 key.put(out);
                 native.put(out);
                 calls.put(out);
                 capacity.put(out);
             }
-            Item::Comtree { id: _, world, site, mode, downlink, levels, branches } => {
+            Item::Comtree { id, world, site, mode, downlink, levels, sharing, branches } => {
+                if *sharing == Sharing::default() {
+                    self.key().put(out);
+                } else {
+                    out.push(SHARED);
+                    id.put(out);
+                    sharing.put(out);
+                }
                 world.put(out);
                 site.put(out);
                 mode.put(out);
@@ -313,12 +342,20 @@ impl Coded for Item {
                 levels.put(out);
                 branches.put(out);
             }
-            Item::Member { comtree: _, address: _, limits } => limits.put(out),
+            Item::Member { comtree: _, address: _, limits } => {
+                self.key().put(out);
+                limits.put(out);
+            }
         }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Item, CodecError> {
-        Ok(match ItemKey::take(from)? {
+        let tag = from.array("item")?;
+        let (key, sharing) = match tag {
+            [SHARED] => (ItemKey::Comtree(Coded::take(from)?), Coded::take(from)?),
+            _ => (ItemKey::of(tag, from)?, Sharing::default()),
+        };
+        Ok(match key {
             ItemKey::Link(id) => Item::Link {
                 id,
                 key: Coded::take(from)?,
@@ -333,6 +370,7 @@ impl Coded for Item {
                 mode: Coded::take(from)?,
                 downlink: Coded::take(from)?,
                 levels: Coded::take(from)?,
+                sharing,
                 branches: Coded::take(from)?,
             },
             ItemKey::Member(comtree, address) => {

@@ -1,10 +1,11 @@
 //! A controller, and relays that answer at once.
 
-use canopy_control::signal::Role;
+use canopy_control::signal::{Answer, Call, Role};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
     Admission, Applying, Controller, Core, Downlink, Enter, Entry, Event, Item, ItemKey, LinkId,
-    LinkReport, Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+    LinkReport, Message, Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry,
+    Settings, Sharing,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Comtree, Time};
@@ -30,6 +31,8 @@ pub(crate) struct Bed {
     pub(crate) waits: bool,
     /// Whether relays beat and do nothing of what they are told.
     pub(crate) stalls: bool,
+    /// The relays that are of an earlier release, and take no sharing.
+    pub(crate) earlier: BTreeSet<usize>,
     /// How often a relay that is not the root let go of its way to the core without having another.
     pub(crate) parted: usize,
     /// Comtrees of which relays were told.
@@ -58,6 +61,7 @@ pub(crate) fn new_world(name: Name) -> NewWorld {
         downlink: Downlink::Member,
         default: limits(1000, 1000),
         core: Core::Center,
+        sharing: Sharing::default(),
     }
 }
 
@@ -105,6 +109,7 @@ impl Bed {
             stays_put,
             waits,
             stalls,
+            earlier: BTreeSet::new(),
             parted: 0,
             comtrees,
         };
@@ -127,11 +132,14 @@ impl Bed {
         }
         while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
             let to = usize::from(to.0) - 1;
+            if self.earlier.contains(&to) {
+                assert!(!names_sharing(&bytes), "an earlier release cannot read that");
+            }
             if to < self.connected {
                 self.relays[to].1.handle_message(&bytes);
             }
         }
-        for (relay, side) in &mut self.relays[..self.connected] {
+        for (at, (relay, side)) in self.relays[..self.connected].iter_mut().enumerate() {
             side.handle_timeout(self.now);
             while let Some(applying) = if self.stalls { None } else { side.poll_apply() } {
                 let is_member = matches!(applying.key(), ItemKey::Member(..));
@@ -152,6 +160,7 @@ impl Bed {
                 side.set_succeeded(self.now, *comtree);
             }
             while let Some(bytes) = side.poll_transmit() {
+                let bytes = if self.earlier.contains(&at) { without_more(bytes) } else { bytes };
                 self.controller.handle_message(self.now, *relay, &bytes);
             }
         }
@@ -207,6 +216,25 @@ impl Bed {
         let mut links: Vec<u32> = hops.iter().filter_map(|hop| Some(hop.above?.1.0)).collect();
         links.sort_unstable();
         links
+    }
+}
+
+/// Whether a message tells of a sharing.
+fn names_sharing(bytes: &[u8]) -> bool {
+    let Ok(Message::Call { call: Call::Set(item), .. }) = Message::decode(bytes) else {
+        return false;
+    };
+    matches!(item, Item::Comtree { sharing, .. } if sharing != Sharing::default())
+}
+
+/// What an earlier release says in place of this: its last page of items is not an empty one.
+fn without_more(bytes: Vec<u8>) -> Vec<u8> {
+    match Message::decode(&bytes) {
+        Ok(Message::Answer { controller, relay, number, answer: Answer::Items(items, _) }) => {
+            let answer = Answer::Items(items, false);
+            Message::Answer { controller, relay, number, answer }.encode()
+        }
+        _ => bytes,
     }
 }
 

@@ -1,8 +1,11 @@
-//! Links that an operator removes while comtrees run over them.
+//! Links and relays that an operator removes while comtrees run over them.
 
 use crate::bed::{Bed, SQUARE, limits, new_world};
 use canopy_control::signal::Role;
-use canopy_control::{Enter, Event, Item, ItemKey, LinkId, Name, NewRelay, NewWorld, Refusal};
+use canopy_control::{
+    Enter, Event, Item, ItemKey, LinkId, Name, NewRelay, NewWorld, Refusal, Relay, RelayId,
+    RelayState,
+};
 
 /// A square with a member at each relay, whose tree has the links 1, 2 and 3.
 fn square() -> Bed {
@@ -16,6 +19,10 @@ fn square() -> Bed {
 impl Bed {
     fn is_removing(&self, link: u32) -> bool {
         self.controller.link(LinkId(link)).is_some_and(|link| link.removing)
+    }
+
+    fn relay(&self, id: u16) -> Option<&Relay> {
+        self.controller.relays().find(|relay| relay.id == RelayId(id))
     }
 
     /// Whether any relay has this link.
@@ -202,4 +209,126 @@ fn a_link_that_fails_while_it_is_being_removed_goes_and_one_that_is_forced_goes_
         assert_eq!((bed.links_of_tree(), bed.has_link(2)), (vec![1, 3, 4], false));
         assert_eq!(bed.controller.audit(), Ok(()));
     }
+}
+
+#[test]
+fn a_removal_that_is_taken_back_leaves_the_link_to_all_that_come() {
+    let mut bed = square();
+    bed.waits = true;
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    bed.exchange();
+    bed.controller.keep_link(LinkId(2)).unwrap();
+    assert!(bed.exchange().contains(&Event::LinkKept(LinkId(2))));
+    assert!(!bed.is_removing(2));
+    bed.controller.keep_link(LinkId(2)).unwrap();
+    assert!(!bed.exchange().contains(&Event::LinkKept(LinkId(2))), "it changes nothing again");
+    bed.start_again();
+    assert!(!bed.is_removing(2), "and that is stored");
+    bed.waits = false;
+    (0..15).for_each(|_| _ = bed.exchange());
+    assert!(bed.has_link(2));
+    // The tree runs over it again when the link that took its place fails.
+    bed.set_link(4, [3, 0], false);
+    (0..3).for_each(|_| _ = bed.exchange());
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    assert_eq!(bed.controller.keep_link(LinkId(99)), Err(Refusal::NoSuchLink(99)));
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+/// A square with members at three relays, whose tree runs over the fourth, r1, all the same.
+fn square_over_r1() -> Bed {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    [0, 2, 3].into_iter().for_each(|at| {
+        _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap();
+    });
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    bed
+}
+
+#[test]
+fn comtrees_move_off_a_relay_before_it_is_removed() {
+    let mut bed = square_over_r1();
+    bed.waits = true;
+    bed.controller.remove_relay(RelayId(2)).unwrap();
+    let events = bed.exchange();
+    assert!(events.contains(&Event::RelayRemoving(RelayId(2))), "{events:?}");
+    let relay = bed.relay(2).unwrap();
+    assert!(relay.removing && relay.state == RelayState::Draining && bed.next_parents() == 1);
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    // Asking again changes nothing.
+    let accounts: Vec<_> = bed.controller.accounts().collect();
+    assert_eq!(bed.controller.remove_relay(RelayId(2)), Ok(()));
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), accounts);
+    // The next controller goes on.
+    bed.start_again();
+    assert!(bed.relay(2).unwrap().removing);
+    bed.waits = false;
+    let name = Name::new("r1").unwrap();
+    let removed = Event::RelayRemoved { relay: RelayId(2), name };
+    assert!((0..20).any(|_| bed.exchange().contains(&removed)));
+    (0..3).for_each(|_| _ = bed.exchange());
+    assert_eq!(bed.links_of_tree(), [3, 4]);
+    assert!(bed.relays[1].1.items().is_empty() && bed.controller.is_settled());
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn a_relay_goes_once_its_members_have_and_stays_if_its_removal_is_taken_back() {
+    for is_kept in [true, false] {
+        let mut bed = square();
+        bed.controller.remove_relay(RelayId(2)).unwrap();
+        (0..12).for_each(|_| _ = bed.exchange());
+        assert!(bed.relay(2).unwrap().removing, "it has a member");
+        if is_kept {
+            bed.controller.undrain(RelayId(2)).unwrap();
+            assert!(bed.exchange().contains(&Event::RelayServing(RelayId(2))));
+            bed.start_again();
+            (0..12).for_each(|_| _ = bed.exchange());
+            let relay = bed.relay(2).unwrap();
+            assert!(!relay.removing && relay.state == RelayState::Up);
+            continue;
+        }
+        bed.connected = 1;
+        (0..10).for_each(|_| _ = bed.exchange());
+        assert_eq!(bed.relay(2).map(|relay| relay.state), None, "its member was given up with it");
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
+#[test]
+fn a_relay_that_is_needed_stays_as_it_was_and_the_refusal_says_by_whom() {
+    let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000)]);
+    [0, 2].into_iter().for_each(|at| {
+        _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap();
+    });
+    bed.exchange();
+    let before: Vec<_> = bed.controller.accounts().collect();
+    let refusal = bed.controller.remove_relay(RelayId(2)).unwrap_err().to_string();
+    assert!(refusal.starts_with("the relay r1 carries the world w, and"), "{refusal}");
+    let at_once = bed.controller.remove_relay_at_once(RelayId(2));
+    assert!(matches!(at_once, Err(Refusal::Needed { .. })), "{at_once:?}");
+    let refusal = bed.controller.remove_relay_at_once(RelayId(1)).unwrap_err();
+    assert!(matches!(refusal, Refusal::StillServes { members: 1, .. }), "{refusal}");
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before, "nothing has changed");
+    let relay = bed.relay(2).unwrap();
+    assert!(!relay.removing && relay.state == RelayState::Up);
+    // Members of the only relay would have nowhere to go.
+    let mut bed = Bed::new(1, 10_000_000, &[]);
+    _ = bed.enter(0, &[0], limits(1000, 1000)).unwrap();
+    let refusal = bed.controller.remove_relay(RelayId(1)).unwrap_err().to_string();
+    assert!(refusal.contains("no other relay takes members"), "{refusal}");
+    assert!(!bed.relay(1).unwrap().removing);
+}
+
+#[test]
+fn a_relay_that_is_forced_goes_at_once() {
+    let mut bed = square_over_r1();
+    bed.waits = true;
+    bed.controller.remove_relay(RelayId(2)).unwrap();
+    bed.exchange();
+    bed.controller.remove_relay_at_once(RelayId(2)).unwrap();
+    (0..3).for_each(|_| _ = bed.exchange());
+    assert_eq!((bed.links_of_tree(), bed.relay(2)), (vec![3, 4], None));
+    assert_eq!(bed.controller.audit(), Ok(()));
 }

@@ -95,6 +95,7 @@ impl Bed {
             downlink: Downlink::Member,
             default: limits,
             core,
+            sharing: canopy_control::Sharing::default(),
         };
         controller.create_world(new).unwrap();
         let mut bed = Bed {

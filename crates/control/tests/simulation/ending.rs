@@ -90,6 +90,8 @@ impl Sim {
         let controller = self.controller.as_ref().unwrap();
         assert_eq!(controller.members().cloned().collect::<Vec<_>>(), []);
         assert_eq!(self.storage.len(Table::Members), 0);
+        let removing = controller.relays().find(|relay| relay.removing);
+        assert_eq!(removing, None, "it goes once nothing of it is needed");
         for (account, _, reserved) in controller.accounts() {
             assert_eq!(reserved, Rate::ZERO, "{account:?} is an orphan's");
         }

@@ -2,7 +2,7 @@
 //! drained and taken away.
 
 use crate::sim::{Sim, relay_of_number};
-use canopy_control::{Name, RelayId, RelayState, WorldChanges};
+use canopy_control::{Controller, Name, RelayId, Sharing, WorldChanges};
 use core::time::Duration;
 
 impl Sim {
@@ -11,7 +11,9 @@ impl Sim {
         let world = self.worlds[at].clone();
         let core = self.draw_core();
         let levels = self.one_in(2).then_some(1 + self.up_to(4) as u8);
-        let changes = WorldChanges { core: Some(core), levels, ..WorldChanges::default() };
+        let sharing = |levels| Sharing { floor_ms: 100 * u16::from(levels), ..Sharing::default() };
+        let sharing = levels.map(sharing);
+        let changes = WorldChanges { core: Some(core), levels, sharing, ..WorldChanges::default() };
         let Some(controller) = &mut self.controller else { return };
         let before = controller.world(&world).cloned();
         match controller.set_world(&world, changes) {
@@ -79,23 +81,31 @@ impl Sim {
         }
     }
 
-    /// Drains the relay with the fewest members, which are sent away, or takes it away if it is
-    /// empty.
-    pub(crate) fn remove_relay(&mut self) {
+    /// Begins to remove a relay, and sends its members away, which would move otherwise. In calm weather it goes once
+    /// nothing of it is needed, in others some go at once.
+    pub(crate) fn remove_relay(&mut self, at_once: bool) {
         let at = self.up_to(self.relays.len());
         let id = self.relays[at].id;
         let Some(controller) = &mut self.controller else { return };
-        let is_up = controller.relays().any(|r| r.id == id && r.state == RelayState::Up);
-        if is_up {
-            assert!(controller.remove_relay(id).is_err(), "it takes members");
-            _ = controller.drain(id, true);
+        let is_removing = |controller: &Controller| {
+            controller.relays().any(|relay| relay.id == id && relay.removing)
+        };
+        let was_removing = is_removing(controller);
+        let before: Vec<_> = controller.accounts().collect();
+        let result = match at_once {
+            true => controller.remove_relay_at_once(id),
+            false => controller.remove_relay(id),
+        };
+        self.told.relays_left += u32::from(is_removing(controller) && !was_removing);
+        if result.is_err() || was_removing && !at_once {
+            assert_eq!(before, controller.accounts().collect::<Vec<_>>(), "nothing has changed");
+            assert_eq!(was_removing, is_removing(controller));
         }
         let there = controller.members().filter(|member| member.relay == id);
         for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
             _ = controller.leave(world, address);
         }
-        if controller.remove_relay(id).is_ok() {
-            assert!(controller.relays().all(|relay| relay.id != id));
+        if controller.relays().all(|relay| relay.id != id) {
             assert!(controller.links().all(|(link, _)| !link.ends.contains(&id)));
         }
     }

@@ -91,6 +91,7 @@ pub(crate) fn another_core(seed: u64, plan: Plan) -> Told {
         downlink: Downlink::Member,
         default: limits,
         core: Core::Mesh,
+        sharing: canopy_control::Sharing::default(),
     };
     sim.controller.as_mut().unwrap().create_world(new).unwrap();
     for at in [1, 0, 2, 3, 4] {

@@ -61,6 +61,7 @@ impl Trial {
             downlink: Downlink::Member,
             default,
             core: Core::Center,
+            sharing: canopy_control::Sharing::default(),
         };
         sim.controller.as_mut().unwrap().create_world(new).unwrap();
         sim.advance(sim.now + Duration::from_secs(2));

@@ -51,6 +51,8 @@ pub(crate) struct Told {
     pub(crate) links_removed: u32,
     /// Links that were not gone yet when their removal began.
     pub(crate) links_left: u32,
+    /// The same of relays.
+    pub(crate) relays_left: u32,
     pub(crate) links_proposed: u32,
     pub(crate) worlds_changed: u32,
     pub(crate) kicked: u32,
@@ -85,6 +87,7 @@ impl Told {
         self.relays_removed += of.relays_removed;
         self.links_removed += of.links_removed;
         self.links_left += of.links_left;
+        self.relays_left += of.relays_left;
         self.links_proposed += of.links_proposed;
         self.worlds_changed += of.worlds_changed;
         self.kicked += of.kicked;
@@ -125,6 +128,7 @@ impl Told {
         assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
         let may_fail = matches!(plan, Plan::Failing | Plan::Stormy);
         assert!(!may_fail || failing.iter().all(|count| *count > 0), "{self:?}");
+        assert!(plan != Plan::Calm || self.relays_left > 0, "{self:?}");
         assert!(plan != Plan::Dying || self.died_halfway > 0, "{self:?}");
         assert!(plan != Plan::Stormy || stormy.iter().all(|count| *count > 0), "{self:?}");
     }
@@ -306,6 +310,7 @@ impl Sim {
             downlink: Downlink::Member,
             default: Limits { send: rate(5_000), receive: rate(20_000) },
             core,
+            sharing: canopy_control::Sharing::default(),
         };
         if let Some(controller) = &mut self.controller
             && controller.create_world(new).is_ok()
@@ -361,6 +366,9 @@ impl Sim {
             15 => self.kick(),
             16 if self.one_in(2) => self.remove_link(self.removes_at_once),
             16 => self.drain_or_not(),
+            17 if self.plan == Plan::Calm && self.one_in(4) => {
+                self.remove_relay(self.removes_at_once);
+            }
             17 => {
                 let at = self.up_to(self.relays.len());
                 _ = self.register(at);
@@ -369,7 +377,10 @@ impl Sim {
             20 => self.relocate(),
             21 => self.give_up_place(),
             22 => self.remove_or_add_link(),
-            23 => self.remove_relay(),
+            23 => {
+                let at_once = self.seed % 2 == 1;
+                self.remove_relay(at_once);
+            }
             24 | 25 => self.flip_link(),
             26 => self.crash_or_restart_relay(),
             27 => self.improve(),

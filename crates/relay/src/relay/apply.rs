@@ -61,6 +61,12 @@ impl Relay {
                 self.set_comtree_budget(now, index, &budget);
                 Ok(())
             }
+            Change::SetFairness { comtree, fairness } => {
+                let index = self.comtrees.find(comtree);
+                let index = index.ok_or(Refusal::UnknownComtree(comtree))?;
+                self.comtrees.get_mut(index).fairness = fairness;
+                Ok(())
+            }
             Change::SetBranchBudget { branch, budget } => {
                 let port = self.branch_of(&branch)?;
                 self.fix_budget(now, port, budget);

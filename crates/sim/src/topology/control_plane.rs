@@ -287,5 +287,6 @@ fn new_world(name: Name) -> NewWorld {
         downlink: Downlink::Member,
         default: MEMBER,
         core: Core::Center,
+        sharing: canopy_control::Sharing::default(),
     }
 }

@@ -39,6 +39,7 @@ pub(super) fn all() -> Routes {
         .routes(routes!(undrain_relay))
         .routes(routes!(list_links, add_link))
         .routes(routes!(remove_link))
+        .routes(routes!(keep_link))
         .routes(routes!(list_accounts))
         .routes(routes!(show_overlay))
         .routes(routes!(events::stream))
@@ -255,7 +256,7 @@ async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Ans
     change(api, move |controller| canopy_api::drain(controller, &relay, true)).await
 }
 
-/// Let a relay take members again
+/// Let a relay take members again; one that is being removed stays
 #[utoipa::path(post, path = "/v1/relays/{relay}/undrain", tag = "relays",
     params(("relay" = String, Path, description = "Its name")),
     responses((status = 200, description = "The relay as it is now", body = RelayView)))]
@@ -263,17 +264,24 @@ async fn undrain_relay(State(api): State<Api>, Place(relay): Place<String>) -> A
     change(api, move |controller| canopy_api::drain(controller, &relay, false)).await
 }
 
-/// Take a relay away for good that is drained and serves nobody
+/// Take a relay away for good; it drains, and its members and worlds move to others first, without loss
 #[utoipa::path(delete, path = "/v1/relays/{relay}", tag = "relays",
-    params(("relay" = String, Path, description = "Its name")),
-    responses((status = 204, description = "It is gone")))]
+    params(("relay" = String, Path, description = "Its name"), RemovalAsk),
+    responses((status = 202, description = "It is gone once its members and worlds are elsewhere"),
+        (status = 204, description = "It is gone")))]
 async fn remove_relay(
     State(api): State<Api>,
     Place(relay): Place<String>,
+    Which(ask): Which<RemovalAsk>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) =
-        change(api, move |controller| canopy_api::remove_relay(controller, &relay)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let remove =
+        move |controller: &mut Controller| canopy_api::remove_relay(controller, &relay, &ask);
+    Ok(removed(change(api, remove).await?))
+}
+
+/// Whether what was removed is gone already.
+fn removed(Json(is_gone): Json<bool>) -> StatusCode {
+    if is_gone { StatusCode::NO_CONTENT } else { StatusCode::ACCEPTED }
 }
 
 /// Take a link away for good; worlds that run over it move off it first, without loss
@@ -286,9 +294,17 @@ async fn remove_link(
     Place(link): Place<String>,
     Which(ask): Which<RemovalAsk>,
 ) -> Result<StatusCode, Failure> {
-    let Json(is_gone) =
-        change(api, move |controller| canopy_api::remove_link(controller, &link, &ask)).await?;
-    Ok(if is_gone { StatusCode::NO_CONTENT } else { StatusCode::ACCEPTED })
+    let remove =
+        move |controller: &mut Controller| canopy_api::remove_link(controller, &link, &ask);
+    Ok(removed(change(api, remove).await?))
+}
+
+/// Keep a link that is being removed: worlds may run over it again
+#[utoipa::path(post, path = "/v1/links/{link}/keep", tag = "links",
+    params(("link" = String, Path, description = "Its number")),
+    responses((status = 200, description = "The link as it is now", body = LinkView)))]
+async fn keep_link(State(api): State<Api>, Place(link): Place<String>) -> Answered<LinkView> {
+    change(api, move |controller| canopy_api::keep_link(controller, &link)).await
 }
 
 /// The links

@@ -147,6 +147,54 @@ async fn a_world_changes_where_it_can() {
 }
 
 #[tokio::test]
+async fn how_a_world_shares_is_set_while_members_are_in_and_nonsense_names_its_field_and_range() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
+    let path = "/v1/worlds/lobby";
+    let world = daemon.get(path).await;
+    let of = |world: &Value| {
+        ["floor_ms", "levels_first", "comtree_budget"].map(|field| world[field].clone())
+    };
+    let budget =
+        |down: u64| json!({ "up_bits": 0, "up_packets": 0, "down_bits": down, "down_packets": 0 });
+    assert_eq!(of(&world), [json!(2000), json!(false), budget(0)]);
+    let change = json!({ "floor_ms": 500, "comtree_budget": { "down_bits": 1_000_000 } });
+    let (status, world) = daemon.send("PATCH", path, &change.to_string()).await;
+    assert_eq!(
+        (status, of(&world)),
+        (StatusCode::OK, [json!(500), json!(false), budget(1_000_000)])
+    );
+    let (_, world) = daemon.send("PATCH", path, r#"{"levels_first": true}"#).await;
+    assert_eq!(of(&world), [json!(500), json!(true), budget(1_000_000)], "what is not named stays");
+    for (wrong, place, range) in [
+        (json!({ "floor_ms": 99 }), "floor_ms", "100 to 60000"),
+        (json!({ "floor_ms": 70_000 }), "floor_ms", "100 to 60000"),
+        (
+            json!({ "comtree_budget": { "up_bits": 5_000_000_000_000_u64 } }),
+            "comtree_budget.up_bits",
+            "0 to 4398046511104",
+        ),
+        (json!({ "levels_first": "yes" }), "body, line 1, column 21", "openapi"),
+    ] {
+        let new = json!({ "name": "other" });
+        let new = [&new, &wrong].into_iter().filter_map(Value::as_object).flatten();
+        let new =
+            new.map(|(key, value)| (key.clone(), value.clone())).collect::<serde_json::Map<_, _>>();
+        for (method, path, body) in
+            [("PATCH", path, wrong.clone()), ("POST", "/v1/worlds", Value::Object(new))]
+        {
+            let (status, refused) = daemon.send(method, path, &body.to_string()).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{refused}");
+            let (said, remedy) = (&refused["error"]["where"], &refused["error"]["remedy"]);
+            assert!(remedy.as_str().unwrap().contains(range), "{refused}");
+            assert!(method == "POST" || said == place, "{refused}");
+        }
+    }
+    assert_eq!(daemon.get(path).await, world, "nothing has changed");
+}
+
+#[tokio::test]
 async fn a_move_is_planned_before_it_is_made() {
     let daemon = Daemon::start(2).await;
     daemon.world("lobby", 1).await;
@@ -187,11 +235,38 @@ async fn links_and_relays_are_taken_away() {
     assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::NO_CONTENT);
     let forced = format!("{path}?force=true");
     assert_eq!(daemon.send("DELETE", &forced, "").await.0, StatusCode::NOT_FOUND);
-    let (status, refused) = daemon.send("DELETE", "/v1/relays/b", "").await;
-    assert_eq!((status, &refused["error"]["where"]), (StatusCode::CONFLICT, &json!("relay b")));
-    daemon.send("POST", "/v1/relays/b/drain", "").await;
+    let keep = format!("{path}/keep");
+    assert_eq!(daemon.send("POST", &keep, "").await.0, StatusCode::NOT_FOUND);
     assert_eq!(daemon.send("DELETE", "/v1/relays/b", "").await.0, StatusCode::NO_CONTENT);
     assert_eq!(daemon.get("/v1/relays").await["relays"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_relay_with_members_goes_once_they_have_and_stays_if_that_is_taken_back() {
+    let daemon = Daemon::start(2).await;
+    let link = json!({ "ends": ["a", "b"], "bits": 1000, "packets": 10, "delay_us": 9 });
+    let (_, link) = daemon.send("POST", "/v1/links", &link.to_string()).await;
+    let (status, kept) = daemon.send("POST", &format!("/v1/links/{}/keep", link["id"]), "").await;
+    assert_eq!((status, &kept["removing"]), (StatusCode::OK, &json!(false)));
+    daemon.world("lobby", 1).await;
+    let (_, joined) = daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
+    let relay = joined["relay"]["name"].as_str().unwrap();
+    let path = format!("/v1/relays/{relay}");
+    let stands = async || {
+        let relay = daemon.get(&path).await;
+        (relay["state"].clone(), relay["removing"].clone())
+    };
+    assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::ACCEPTED);
+    assert_eq!(stands().await, (json!("draining"), json!(true)));
+    let (status, refused) = daemon.send("DELETE", &format!("{path}?force=true"), "").await;
+    let place = json!(format!("relay {relay}"));
+    assert_eq!((status, &refused["error"]["where"]), (StatusCode::CONFLICT, &place), "{refused}");
+    daemon.send("POST", &format!("{path}/undrain"), "").await;
+    assert_eq!(stands().await, (json!("up"), json!(false)));
+    assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::ACCEPTED);
+    let member = format!("/v1/worlds/lobby/members/{}", joined["address"].as_str().unwrap());
+    daemon.send("DELETE", &member, "").await;
+    daemon.until("/v1/relays", |all| all["relays"].as_array().unwrap().len() == 1).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,88 @@
+//! What members of a world get who cannot be sent everything.
+
+use crate::problem::Problem;
+use canopy_control::Sharing;
+use canopy_plan::{Limits, Rate};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What the members of a comtree may send and be sent together, on each data thread of a relay. A number that is 0 is what
+/// the relay's own settings say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ComtreeBudget {
+    /// Bits a second to the relay.
+    #[serde(default)]
+    #[schema(example = 50000000)]
+    pub up_bits: u64,
+    /// Updates a second to the relay.
+    #[serde(default)]
+    #[schema(example = 20000)]
+    pub up_packets: u64,
+    /// Bits a second from the relay.
+    #[serde(default)]
+    pub down_bits: u64,
+    /// Updates a second from the relay.
+    #[serde(default)]
+    pub down_packets: u64,
+}
+
+/// What a world has of that; what is not asked for is as before.
+///
+/// # Errors
+/// A number is not allowed.
+pub(crate) fn sharing(
+    before: Sharing,
+    floor_ms: Option<u32>,
+    levels_first: Option<bool>,
+    budget: Option<ComtreeBudget>,
+) -> Result<Sharing, Problem> {
+    Ok(Sharing {
+        floor_ms: floor_ms.map_or(Ok(before.floor_ms), floor)?,
+        levels_first: levels_first.unwrap_or(before.levels_first),
+        together: budget.map_or(Ok(before.together), ComtreeBudget::limits)?,
+    })
+}
+
+fn floor(asked: u32) -> Result<u16, Problem> {
+    let allowed = Sharing::FLOORS_MS;
+    let floor = u16::try_from(asked).ok().filter(|floor| allowed.contains(floor));
+    floor.ok_or_else(|| {
+        let remedy = format!("give {} to {} milliseconds", allowed.start(), allowed.end());
+        Problem::value("floor_ms", format!("{asked} is not allowed"), &remedy)
+    })
+}
+
+impl ComtreeBudget {
+    fn limits(self) -> Result<Limits, Problem> {
+        let number = |field: &str, number: u64| {
+            if number as f64 > Rate::MOST {
+                let remedy =
+                    format!("give 0 to {}; 0 leaves it to the relays' settings", Rate::MOST);
+                let what = format!("{number} is not allowed");
+                return Err(Problem::value(&format!("comtree_budget.{field}"), what, &remedy));
+            }
+            Ok(number as f64)
+        };
+        let send = Rate {
+            bits: number("up_bits", self.up_bits)?,
+            packets: number("up_packets", self.up_packets)?,
+        };
+        let receive = Rate {
+            bits: number("down_bits", self.down_bits)?,
+            packets: number("down_packets", self.down_packets)?,
+        };
+        Ok(Limits { send, receive })
+    }
+}
+
+impl From<Limits> for ComtreeBudget {
+    fn from(Limits { send, receive }: Limits) -> ComtreeBudget {
+        ComtreeBudget {
+            up_bits: send.bits as u64,
+            up_packets: send.packets as u64,
+            down_bits: receive.bits as u64,
+            down_packets: receive.packets as u64,
+        }
+    }
+}
