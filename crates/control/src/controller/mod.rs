@@ -128,7 +128,8 @@ impl Controller {
             conditions: vec![Condition { table: Table::Controller, key: key.clone(), revision }],
             writes: vec![Write { table: Table::Controller, key, value }],
         })?;
-        let state = State::load(settings, storage)?;
+        let mut state = State::load(settings, storage)?;
+        state.unheard = state.relays.keys().copied().collect();
         let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now + RETURN));
         let is_lost = |relay: &&Relay| relay.state == RelayState::Gone;
         let mut controller = Controller {
