@@ -64,6 +64,16 @@ struct WorldArgs {
     /// they are to carry; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", requires = "relays")]
     shaping: Option<bool>,
+    /// With --topology: whether the controller looks for better trees every few seconds; drawn from the seed if not given
+    #[arg(long, value_name = "BOOL", requires = "topology")]
+    improve: Option<bool>,
+    /// With --topology: whether worlds are in periodic mode; drawn from the seed for each if not given
+    #[arg(long, value_name = "BOOL", requires = "topology")]
+    periodic: Option<bool>,
+    /// With --topology: whether an operator moves worlds, removes links and drains relays; drawn from the seed if not
+    /// given
+    #[arg(long, value_name = "BOOL", requires = "topology")]
+    operator: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,

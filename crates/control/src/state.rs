@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
     /// Relays that run and are not heard now.
     pub(crate) silent: BTreeSet<RelayId>,
+    /// Relays that have not said since the controller has started how their links stand.
+    pub(crate) unheard: BTreeSet<RelayId>,
     /// Who was sent away and may not come back yet: until when.
     pub(crate) bars: BTreeMap<(WorldId, Owner), Time>,
     pub(crate) ledger: Ledger,
@@ -90,6 +92,7 @@ impl State {
             next_addresses: BTreeMap::new(),
             ends: BTreeSet::new(),
             silent: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             bars: BTreeMap::new(),
             ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
         }

@@ -23,6 +23,8 @@ pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
     config.participants = args.participants;
     config.degree = args.degree.map_or(0, usize::from);
     config.seconds = args.seconds.unwrap_or(config.seconds);
+    (config.improve, config.periodic, config.operator) =
+        (args.improve, args.periodic, args.operator);
     let report = run_topology(&network, &config).map_err(|error| anyhow!(error))?;
     match args.json {
         true => print_line(serde_json::to_string(&report)?)?,
@@ -35,9 +37,11 @@ fn in_words(report: &TopologyReport) -> String {
     format!(
         "seed {} on {}: {} relays with {} links in {} parts, {} participants in {} worlds for {} s\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
-         duplicates, {} unexpected\n\
+         duplicates, {} unexpected, {} out of order\n\
          {} faults, {} lives of the controller; links made {}, taken away {}, down {}; relays lost {}, found {}; trees: {} \
          reshaped, {} broken; {} admitted, {} refused, {} left, {} moved\n\
+         planned: {} better trees; by the operator: {} worlds moved, {} links removed, {} relays drained; ticks of worlds: \
+         {:?} ms\n\
          trace hash {}",
         report.seed,
         report.topology,
@@ -54,6 +58,7 @@ fn in_words(report: &TopologyReport) -> String {
         report.missing,
         report.duplicates,
         report.unexpected,
+        report.out_of_order,
         report.faults,
         report.controllers,
         report.links_added,
@@ -67,6 +72,11 @@ fn in_words(report: &TopologyReport) -> String {
         report.refused,
         report.left,
         report.moved,
+        report.improved,
+        report.worlds_moved,
+        report.links_leaving,
+        report.drained,
+        report.ticks_ms,
         report.trace_hash,
     )
 }

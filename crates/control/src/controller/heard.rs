@@ -27,6 +27,7 @@ impl Controller {
                 self.found(now, relay);
                 self.ask_to_measure(now, relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
+                self.state.unheard.remove(&relay);
                 self.review(now);
                 self.give_up_silent(now);
                 succeeded

@@ -130,6 +130,7 @@ impl Controller {
         })?;
         let mut state = State::load(settings, storage)?;
         state.await_renewals(now);
+        state.unheard = state.relays.keys().copied().collect();
         let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now + RETURN));
         let is_lost = |relay: &&Relay| relay.state == RelayState::Gone;
         let mut controller = Controller {

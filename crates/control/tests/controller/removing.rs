@@ -1,10 +1,10 @@
 //! Links and relays that an operator removes while comtrees run over them.
 
-use crate::bed::{Bed, SQUARE, limits, new_world};
+use crate::bed::{Bed, SQUARE, limits, new_world, world};
 use canopy_control::signal::Role;
 use canopy_control::{
     Enter, Event, Item, ItemKey, LinkId, Name, NewRelay, NewWorld, Refusal, Relay, RelayId,
-    RelayState,
+    RelayState, TreeAsk,
 };
 
 /// A square with a member at each relay, whose tree has the links 1, 2 and 3.
@@ -191,6 +191,25 @@ fn a_controller_that_starts_goes_on_with_a_removal() {
     assert_eq!((bed.links_of_tree(), bed.has_link(2)), (vec![1, 3, 4], false));
     assert!(bed.controller.link(LinkId(2)).is_none() && bed.controller.is_settled());
     assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+/// Relays may have helped themselves with their standby parents while there was no controller, which a move takes away.
+#[test]
+fn a_controller_that_starts_moves_nothing_before_it_has_heard_how_links_stand() {
+    let mut bed = square();
+    let root = bed.relays[1].0;
+    let ask = TreeAsk { root: Some(root), ..TreeAsk::default() };
+    bed.start_again();
+    let before: Vec<_> = bed.controller.accounts().collect();
+    let refusal = bed.controller.move_world(&world(), ask).unwrap_err().to_string();
+    assert!(refusal.contains("has yet to say how its links stand"), "{refusal}");
+    assert!(bed.controller.remove_link(LinkId(2)).is_err() && !bed.is_removing(2));
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before, "nothing has changed");
+    bed.exchange();
+    assert_eq!(bed.controller.remove_link(LinkId(2)), Ok(()));
+    (0..3).for_each(|_| _ = bed.exchange());
+    assert_eq!((bed.links_of_tree(), bed.has_link(2)), (vec![1, 3, 4], false));
+    assert!(bed.controller.move_world(&world(), ask).is_ok());
 }
 
 #[test]

@@ -55,7 +55,10 @@ impl World<'_> {
                 self.loses = true;
                 self.excuse_all(until + FOUND_IN + self.far());
             }
-            Fault::Reordering => self.reorders = true,
+            Fault::Reordering => {
+                self.reorders = true;
+                self.model.excuse_order(now, until + REPAIRED_IN + self.far());
+            }
             Fault::Storm(link) => {
                 self.excuse_storm(link, until);
                 self.cut[link] = true;
@@ -208,7 +211,8 @@ impl World<'_> {
         moving.retain(|one| {
             let person = &self.people[*one];
             let others = self.relays_of(person.world);
-            let near = person.near.iter().find_map(|node| standing[*node]);
+            let takes = |node: &&usize| self.draining != Some(**node);
+            let near = person.near.iter().filter(takes).find_map(|node| standing[*node]);
             let is_whole =
                 others.iter().filter(|node| **node != relay).all(|node| standing[*node] == near);
             person.relay == relay && person.is_connected() && near.is_some() && is_whole

@@ -32,10 +32,11 @@ impl World<'_> {
 
     fn look_whether_settled(&mut self) {
         let Some(controller) = &self.process.controller else { return };
-        // Where links are exchanged, trees are on their way off them at any time, for some seconds each.
-        let are_exchanged = self.config.degree > 0
-            && self.worlds.iter().any(|world| controller.is_moving(world.comtree));
-        if controller.is_settled() || are_exchanged {
+        // Where links are exchanged or better trees are looked for, and where an operator has moved a world shortly before,
+        // trees are on their way to others at any time, for some seconds for each relay.
+        let may_move = self.config.degree > 0 || self.improves || self.operates;
+        let is_moving = self.worlds.iter().any(|world| controller.is_moving(world.comtree));
+        if controller.is_settled() || may_move && is_moving {
             self.settled_at = self.now;
         }
     }

@@ -19,6 +19,12 @@ pub struct TopologyConfig {
     pub degree: usize,
     /// Virtual seconds until everyone leaves. In the last part of them nothing fails any more.
     pub seconds: u32,
+    /// Whether the controller looks for better trees every few seconds; drawn from the seed if not given.
+    pub improve: Option<bool>,
+    /// Whether worlds are in periodic mode; drawn from the seed for each if not given.
+    pub periodic: Option<bool>,
+    /// Whether an operator moves worlds, removes links and drains relays meanwhile; drawn from the seed if not given.
+    pub operator: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<TopologySabotage>,
 }
@@ -38,6 +44,8 @@ pub enum TopologySabotage {
     IgnoreStandbys,
     /// A relay that gets a link lets go of its branches over another one at once.
     HastyExchange,
+    /// The operator has links removed at once, and trees change without a step between.
+    HastyRemoval,
 }
 
 impl TopologyConfig {
@@ -49,6 +57,9 @@ impl TopologyConfig {
             participants: None,
             degree: 0,
             seconds: DEFAULT_SECONDS,
+            improve: None,
+            periodic: None,
+            operator: None,
             sabotage: None,
         }
     }
@@ -64,6 +75,11 @@ impl TopologyConfig {
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        let switches =
+            [("improve", self.improve), ("periodic", self.periodic), ("operator", self.operator)];
+        for (name, is_on) in switches {
+            let _ = is_on.map(|is_on| write!(command, " --{name} {is_on}"));
         }
         command
     }

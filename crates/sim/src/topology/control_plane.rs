@@ -2,10 +2,10 @@
 
 use super::config::TopologySabotage;
 use super::machine::LOOK;
-use super::world::{LINK, Step, World};
+use super::world::{LINK, Realm, Step, World};
 use crate::scale::machine::ip_port;
 use canopy_control::storage::{Storage, StorageError};
-use canopy_control::{Core, Downlink, Event, Mode, Name, NewRelay, NewWorld};
+use canopy_control::{Core, Downlink, Event, Mode, Name, NewRelay, NewWorld, RelayId};
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
 use rand::RngExt;
@@ -109,22 +109,28 @@ impl World<'_> {
         }
     }
 
-    /// Links are given, by whoever runs the network, once both ends are there.
+    /// Links are given, by whoever runs the network, once both ends are there. What was removed stays so.
     fn give_links(&mut self, relay: usize) {
         for link in 0..self.graph.edges.len() {
             let edge = self.graph.edges[link];
             let ends = edge.ends.map(|end| self.process.ids[end]);
-            let ([Some(one), Some(other)], true) = (ends, edge.ends.contains(&relay)) else {
-                continue;
-            };
-            let Some(controller) = &mut self.process.controller else { return };
+            let is_given = edge.ends.contains(&relay) && self.linked[link];
+            let ([Some(one), Some(other)], true) = (ends, is_given) else { continue };
+            let Some(controller) = &self.process.controller else { return };
             let known = controller
                 .links()
                 .any(|(link, _)| link.ends == [one, other] || link.ends == [other, one]);
-            let delay_us = edge.delay.as_micros() as u32;
-            if !known && let Err(why) = controller.add_link([one, other], LINK, delay_us) {
-                self.model.broken(self.now, format!("link {link}: {why}"));
+            if !known {
+                self.add_link(link, [one, other]);
             }
+        }
+    }
+
+    pub(crate) fn add_link(&mut self, link: usize, ends: [RelayId; 2]) {
+        let delay_us = self.graph.edges[link].delay.as_micros() as u32;
+        let Some(controller) = &mut self.process.controller else { return };
+        if let Err(why) = controller.add_link(ends, LINK, delay_us) {
+            self.model.broken(self.now, format!("link {link}: {why}"));
         }
     }
 
@@ -246,7 +252,10 @@ impl World<'_> {
             }
             Event::Refused { .. } => told.refused += 1,
             Event::Left { .. } => told.left += 1,
-            Event::Reshaped { .. } => told.reshaped += 1,
+            Event::Reshaped { why, .. } => {
+                told.reshaped += 1;
+                told.improved += u32::from(why.contains("improved"));
+            }
             Event::Broken { .. } => told.broken += 1,
             Event::RelayLost(_) => told.relays_lost += 1,
             Event::RelayFound(_) => told.relays_found += 1,
@@ -264,10 +273,11 @@ impl World<'_> {
         }
         for number in 0..self.worlds.len() {
             let Some(controller) = &mut self.process.controller else { return };
-            let name = self.worlds[number].name.clone();
+            let Realm { name, mode, .. } = &self.worlds[number];
+            let (name, mode) = (name.clone(), *mode);
             if controller.world(&name).is_err() {
                 // What is not there is created, so it cannot be there.
-                _ = controller.create_world(new_world(name.clone()));
+                _ = controller.create_world(new_world(name.clone(), mode));
             }
             if let Ok(world) = controller.world(&name) {
                 self.worlds[number].comtree = world.comtrees[0];
@@ -277,13 +287,13 @@ impl World<'_> {
     }
 }
 
-fn new_world(name: Name) -> NewWorld {
+fn new_world(name: Name, mode: Mode) -> NewWorld {
     NewWorld {
         name,
         comtrees: 1,
         channels: Vec::new(),
         levels: 1,
-        mode: Mode::Immediate,
+        mode,
         downlink: Downlink::Member,
         default: MEMBER,
         core: Core::Center,

@@ -47,7 +47,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(relays: usize, ahead: Duration, degree: usize) -> Process {
+    pub(crate) fn new(relays: usize, ahead: Duration, settings: Settings) -> Process {
         Process {
             controller: None,
             storage: MemoryStorage::default(),
@@ -55,8 +55,7 @@ impl Process {
             ahead,
             life: 0,
             timer: None,
-            // A move that begins shortly before the end is not settled there.
-            settings: Settings { degree, improve: Duration::ZERO, ..Settings::default() },
+            settings,
             ids: vec![None; relays],
         }
     }

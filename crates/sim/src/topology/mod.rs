@@ -1,7 +1,8 @@
 //! The real control plane over the real data plane on a network's graph: a controller with its store, a
 //! relay at each node with the relay's side of the control plane, and participants who join by the
 //! controller. Links, relays, the controller and the channels between them fail; a model says which
-//! updates had to arrive nevertheless, and the controller's accounts are worked out anew.
+//! updates had to arrive nevertheless, and the controller's accounts are worked out anew. Meanwhile an operator moves
+//! worlds, removes links and drains relays, and the controller looks for better trees: nothing may be lost by that.
 //!
 //! What a relay is told becomes changes of its data plane by `canopy-overlay`, as in the daemon.
 
@@ -15,6 +16,7 @@ mod graph;
 mod machine;
 mod model;
 mod network;
+mod operating;
 mod participant;
 mod people;
 mod proposed;

@@ -1,7 +1,7 @@
 //! The reference model: who had to get which update, and who got what.
 
 use canopy_wire::Time;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// An update had so long to arrive, beside the longest way.
@@ -41,6 +41,7 @@ pub(crate) struct Tally {
     pub(crate) missing: u64,
     pub(crate) duplicates: u64,
     pub(crate) unexpected: u64,
+    pub(crate) out_of_order: u64,
 }
 
 pub(crate) struct Model {
@@ -48,6 +49,10 @@ pub(crate) struct Model {
     waiting: VecDeque<Published>,
     /// Times in which things are allowed to go wrong, by world.
     excused: Vec<Vec<(Time, Time)>>,
+    /// Times in which the network keeps no order.
+    unordered: Vec<(Time, Time)>,
+    /// The newest update that somebody got of somebody in a group.
+    newest: BTreeMap<(usize, usize, u32), (Time, u64)>,
     span: Duration,
     next: u64,
     pub(crate) tally: Tally,
@@ -62,6 +67,8 @@ impl Model {
             known: worlds.iter().map(of).collect(),
             waiting: VecDeque::new(),
             excused: vec![Vec::new(); count],
+            unordered: Vec::new(),
+            newest: BTreeMap::new(),
             span,
             next: 1,
             tally: Tally::default(),
@@ -83,6 +90,11 @@ impl Model {
     /// What is published to a world in this time may be lost.
     pub(crate) fn excuse(&mut self, world: usize, from: Time, until: Time) {
         self.excused[world].push((from, until));
+    }
+
+    /// What is on its way in this time may overtake what was before it.
+    pub(crate) fn excuse_order(&mut self, from: Time, until: Time) {
+        self.unordered.push((from, until));
     }
 
     /// A participant has all that it wants.
@@ -123,12 +135,38 @@ impl Model {
                 if !of.got.insert(number) {
                     self.tally.duplicates += 1;
                     self.broken(now, format!("participant {number} gets update {id} twice"));
+                    return;
                 }
-                return;
+                let (at, by) = (of.at, of.by);
+                return self.check_order(now, number, (by, group), (at, id));
             }
         };
         self.tally.unexpected += 1;
         self.broken(now, format!("participant {number} {fault} ({id:?})"));
+    }
+
+    /// What somebody publishes to a group comes in its order, unless a fault is in flight, or one of the two came or wanted
+    /// something else in between.
+    fn check_order(
+        &mut self,
+        now: Time,
+        number: usize,
+        (by, group): (usize, u32),
+        new: (Time, u64),
+    ) {
+        let newest = self.newest.entry((number, by, group)).or_default();
+        let before = std::mem::replace(newest, new.max(*newest));
+        let overlaps = |(from, until): &(Time, Time)| *from <= now && new.0 <= *until;
+        let mut excuses = self.excused[self.known[number].world].iter().chain(&self.unordered);
+        let is_steady = |of: usize| self.known[of].since.is_some_and(|since| since <= new.0);
+        if before > new && is_steady(number) && is_steady(by) && !excuses.any(overlaps) {
+            self.tally.out_of_order += 1;
+            let what = format!(
+                "participant {number} gets update {} of {by} after update {}",
+                new.1, before.1
+            );
+            self.broken(now, what);
+        }
     }
 
     /// Judges what is old enough.
@@ -184,5 +222,38 @@ impl Model {
     /// Since when somebody has all that it wants.
     pub(crate) fn since(&self, number: usize) -> Option<Time> {
         self.known[number].since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Two participants of a world, of which the second gets two updates of the first the wrong way round.
+    fn overtaken(change: impl FnOnce(&mut Model, Time)) -> u64 {
+        let mut model = Model::new(&[0, 0], 1, Duration::ZERO);
+        let now = Time::from_millis(5_000);
+        (0..2).for_each(|number| model.settled(Time::ZERO, number, [1].into()));
+        let updates = [now, now + SECOND].map(|at| model.publish(at, 0, 1));
+        change(&mut model, now);
+        for id in updates.into_iter().rev() {
+            model.received(now + SECOND, 1, Some(id), 1);
+        }
+        assert_eq!(model.faults.len() as u64, model.tally.out_of_order);
+        model.tally.out_of_order
+    }
+
+    #[test]
+    fn what_is_overtaken_is_seen_unless_something_excuses_it() {
+        assert_eq!(overtaken(|_, _| ()), 1);
+        assert_eq!(overtaken(|model, now| model.excuse(0, now, now)), 0);
+        assert_eq!(overtaken(|model, now| model.excuse_order(now + SECOND, now + SECOND)), 0);
+        // Faults that were over before, or began after, excuse nothing.
+        assert_eq!(overtaken(|model, now| model.excuse(0, now - SECOND, now - SECOND)), 1);
+        assert_eq!(overtaken(|model, now| model.excuse(0, now + SECOND * 2, now + SECOND * 3)), 1);
+        // Whoever comes again counts anew.
+        assert_eq!(overtaken(|model, now| model.settled(now + SECOND, 0, [1].into())), 0);
     }
 }

@@ -22,6 +22,10 @@ pub(crate) struct Told {
     pub(crate) controllers: u32,
     pub(crate) detours: u32,
     pub(crate) alone: u32,
+    pub(crate) improved: u32,
+    pub(crate) worlds_moved: u32,
+    pub(crate) links_leaving: u32,
+    pub(crate) drained: u32,
 }
 
 /// What a run on a graph has shown.
@@ -59,6 +63,8 @@ pub struct TopologyReport {
     pub duplicates: u64,
     /// Updates that somebody got and should not have.
     pub unexpected: u64,
+    /// Updates that came after a later one of the same publisher.
+    pub out_of_order: u64,
     /// How often a member was admitted, or confirmed.
     pub admitted: u32,
     /// How often somebody was refused.
@@ -89,6 +95,16 @@ pub struct TopologyReport {
     pub detours: u32,
     /// How many links of trees failed with the controller, and had to be made up for without it.
     pub mended_alone: u32,
+    /// The ticks of worlds in periodic mode, milliseconds; 0 for one that is in immediate mode.
+    pub ticks_ms: Vec<u16>,
+    /// How often a comtree came to a better tree that the controller had found.
+    pub improved: u32,
+    /// How many moves of worlds to other trees the operator has begun.
+    pub worlds_moved: u32,
+    /// How many links the operator had removed, on which a world ran.
+    pub links_leaving: u32,
+    /// How many relays the operator has drained for a while.
+    pub drained: u32,
     /// A hash of all datagrams and messages in order.
     pub trace_hash: String,
     /// What was wrong.
@@ -103,13 +119,13 @@ pub(crate) struct Scene {
     pub(crate) links: usize,
     pub(crate) components: usize,
     pub(crate) participants: usize,
-    pub(crate) worlds: usize,
+    pub(crate) ticks_ms: Vec<u16>,
 }
 
 impl TopologyReport {
     pub(crate) fn new(
         config: &TopologyConfig,
-        scene: &Scene,
+        scene: Scene,
         (tally, told): (Tally, Told),
         trace_hash: String,
         problems: Vec<String>,
@@ -121,7 +137,7 @@ impl TopologyReport {
             links: scene.links,
             components: scene.components,
             participants: scene.participants,
-            worlds: scene.worlds,
+            worlds: scene.ticks_ms.len(),
             virtual_seconds: config.seconds,
             updates_published: tally.published,
             deliveries_expected: tally.expected,
@@ -130,6 +146,7 @@ impl TopologyReport {
             missing: tally.missing,
             duplicates: tally.duplicates,
             unexpected: tally.unexpected,
+            out_of_order: tally.out_of_order,
             admitted: told.admitted,
             refused: told.refused,
             left: told.left,
@@ -145,6 +162,11 @@ impl TopologyReport {
             controllers: told.controllers,
             detours: told.detours,
             mended_alone: told.alone,
+            ticks_ms: scene.ticks_ms,
+            improved: told.improved,
+            worlds_moved: told.worlds_moved,
+            links_leaving: told.links_leaving,
+            drained: told.drained,
             trace_hash,
             problems,
             replay: config.replay(),

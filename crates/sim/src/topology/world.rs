@@ -6,6 +6,7 @@ use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
 use super::machine::{LOOK, Machine};
 use super::model::Model;
+use super::operating::Deed;
 use super::participant::Participant;
 use super::report::{Scene, Told, TopologyReport};
 use crate::host::UNIX_ZERO;
@@ -13,7 +14,7 @@ use crate::overlay::queue::Queue;
 use crate::scenario::{Stream, stream};
 use crate::trace::Trace;
 use canopy_control::signal::Measure;
-use canopy_control::{ItemKey, Name};
+use canopy_control::{ItemKey, Mode, Name, Settings};
 use canopy_plan::{Network, Rate};
 use canopy_relay::Trust;
 use canopy_token::{KeySet, Revocations, SigningKey};
@@ -31,6 +32,13 @@ const JUDGE_EVERY: Duration = Duration::from_millis(500);
 const SETTLES_IN: u64 = 6_000;
 const CALM: u64 = 9_000;
 const EXCHANGED_IN: u64 = 20_000;
+/// How long a comtree keeps its tree before the controller looks for a better one, seconds.
+const IMPROVED_EVERY: std::ops::Range<u64> = 6..15;
+/// Ticks of worlds in periodic mode, milliseconds; and how long they make an update wait on its way at most, in as many
+/// relays as there are on a long way.
+const TICKS: std::ops::RangeInclusive<u16> = 5..=50;
+const TICKS_ON_A_WAY: u16 = 400;
+const MOST_ON_A_WAY: usize = 24;
 /// After everyone has left, the run goes on for so long.
 const ENDS_IN: Duration = Duration::from_secs(4);
 
@@ -73,6 +81,8 @@ pub(crate) enum Step {
     Publish(usize),
     Break(usize),
     Mend(usize),
+    /// The operator does something.
+    Operate(Deed),
     /// These participants are to have another relay by now.
     Rehomed(Vec<usize>),
     Judge,
@@ -84,10 +94,38 @@ pub(crate) enum Step {
 pub(crate) struct Realm {
     pub(crate) name: Name,
     pub(crate) comtree: Comtree,
+    pub(crate) mode: Mode,
     /// The nodes from which it is joined.
     pub(crate) nodes: Vec<usize>,
     /// Whether links have joined all of them.
     pub(crate) is_joined: bool,
+}
+
+impl Realm {
+    /// 0 in immediate mode.
+    fn tick_ms(&self) -> u16 {
+        match self.mode {
+            Mode::Immediate => 0,
+            Mode::Periodic(tick_ms) => tick_ms,
+        }
+    }
+
+    /// How long ticks make relays wait at most on the longest way, one after the other.
+    fn waits(&self) -> Duration {
+        Duration::from_millis(u64::from(self.tick_ms())) * self.relays_on_a_way()
+    }
+
+    fn draw_mode(&mut self, is_periodic: Option<bool>, rng: &mut ChaCha8Rng) {
+        let (is_drawn, tick_ms) = (rng.random_bool(0.4), rng.random_range(TICKS));
+        if is_periodic.unwrap_or(is_drawn) {
+            let most = TICKS_ON_A_WAY / self.relays_on_a_way() as u16;
+            self.mode = Mode::Periodic(tick_ms.min(most));
+        }
+    }
+
+    fn relays_on_a_way(&self) -> u32 {
+        self.nodes.len().min(MOST_ON_A_WAY) as u32
+    }
 }
 
 pub(crate) struct World<'a> {
@@ -95,7 +133,7 @@ pub(crate) struct World<'a> {
     pub(crate) now: Time,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) graph: Graph,
-    /// About the longest time one way between two nodes.
+    /// About the longest time one way between two nodes, with the ticks that relays wait for.
     pub(crate) span: Duration,
     pub(crate) machines: Vec<Machine>,
     pub(crate) process: Process,
@@ -107,6 +145,12 @@ pub(crate) struct World<'a> {
     pub(crate) model: Model,
     pub(crate) told: Told,
     pub(crate) faults: Vec<Planned>,
+    /// Whether the controller looks for better trees.
+    pub(crate) improves: bool,
+    /// Whether there is an operator, what it draws from, and which relay it drains.
+    pub(crate) operates: bool,
+    pub(crate) draws: ChaCha8Rng,
+    pub(crate) draining: Option<usize>,
     pub(crate) calm_from: Time,
     pub(crate) leave_at: Time,
     pub(crate) is_over: bool,
@@ -114,7 +158,8 @@ pub(crate) struct World<'a> {
     pub(crate) settled_at: Time,
     /// Whether each link is cut.
     pub(crate) cut: Vec<bool>,
-    /// Whether the controller has a link there that can be used, as far as was looked.
+    /// Whether the controller has a link there that can be used, as far as was looked; given links are there, unless
+    /// they are being removed.
     pub(crate) linked: Vec<bool>,
     /// What passed over each link in this second, each way.
     pub(crate) bytes: Vec<[(u64, u64); 2]>,
@@ -147,11 +192,11 @@ pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<Topolo
         links: world.graph.edges.len(),
         components: world.components,
         participants: world.people.len(),
-        worlds: world.worlds.len(),
+        ticks_ms: world.worlds.iter().map(Realm::tick_ms).collect(),
     };
     let counts = (world.model.tally, world.told);
     let problems = std::mem::take(&mut world.model.faults);
-    Ok(TopologyReport::new(config, &scene, counts, world.trace.hash(), problems))
+    Ok(TopologyReport::new(config, scene, counts, world.trace.hash(), problems))
 }
 
 impl<'a> World<'a> {
@@ -173,7 +218,11 @@ impl<'a> World<'a> {
         };
         let relays = graph.names.len();
         let machines: Vec<Machine> = (0..relays).map(machine).collect();
-        let (components, worlds) = realms(&graph)?;
+        let (components, mut worlds) = realms(&graph)?;
+        let mut draws = stream(config.seed, Stream::Operator);
+        let [improves, operates] =
+            [config.improve, config.operator].map(|asked| asked.unwrap_or(draws.random_bool(0.5)));
+        worlds.iter_mut().for_each(|world| world.draw_mode(config.periodic, &mut draws));
         let wanted = config.participants.map_or_else(
             || rng.random_range(6..=24.min(6 + relays)),
             |participants| participants as usize,
@@ -184,7 +233,12 @@ impl<'a> World<'a> {
         let are_given = config.degree == 0;
         let faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
-        let span = graph.span();
+        let span = graph.span() + worlds.iter().map(Realm::waits).max().unwrap_or_default();
+        let improve = match improves {
+            true => Duration::from_secs(draws.random_range(IMPROVED_EVERY)),
+            false => Duration::ZERO,
+        };
+        let settings = Settings { degree: config.degree, improve, ..Settings::default() };
         Ok(World {
             config: config.clone(),
             now: Time::from_millis(1),
@@ -193,12 +247,16 @@ impl<'a> World<'a> {
             process: Process::new(
                 relays,
                 Duration::from_millis(rng.random_range(0..3_000)),
-                config.degree,
+                settings,
             ),
             channels: vec![Channel::default(); relays],
             issuer,
             tokens: 0,
             told: Told::default(),
+            improves,
+            operates,
+            draws,
+            draining: None,
             calm_from: Time::from_millis(calm),
             leave_at: Time::from_millis(end),
             is_over: false,
@@ -237,6 +295,7 @@ impl<'a> World<'a> {
             self.at(planned.from, Step::Break(number));
             self.at(planned.until, Step::Mend(number));
         }
+        self.plan_deeds(settles_in(&self.config));
         if self.config.sabotage == Some(TopologySabotage::LeakReservation) {
             self.at(Time::from_millis(5_000), Step::Leak);
         }
@@ -307,6 +366,7 @@ impl<'a> World<'a> {
             Step::Publish(number) => self.publish(number),
             Step::Break(number) => self.break_down(number),
             Step::Mend(number) => self.mend(number),
+            Step::Operate(deed) => self.operate(deed),
             Step::Rehomed(people) => self.check_rehomed(&people),
             Step::Judge => {
                 self.after(JUDGE_EVERY, Step::Judge);
@@ -356,7 +416,8 @@ fn realms(graph: &Graph) -> Result<(usize, Vec<Realm>), String> {
     parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
     let realm = |(number, nodes): (usize, Vec<usize>)| {
         let name = Name::new(&format!("world-{number}")).map_err(|error| error.to_string())?;
-        Ok(Realm { name, comtree: Comtree(0), nodes, is_joined: false })
+        let mode = Mode::Immediate;
+        Ok(Realm { name, comtree: Comtree(0), mode, nodes, is_joined: false })
     };
     let worlds = parts.into_iter().take(3).enumerate().map(realm).collect::<Result<_, String>>()?;
     Ok((count, worlds))
