@@ -12,8 +12,8 @@ const LEN: usize = 32;
 pub type PublicKey = [u8; 32];
 
 /// A key pair, for handshakes of [`snow`].
-#[derive(Default)]
-pub struct Curve {
+#[derive(Clone)]
+pub(crate) struct Curve {
     private: [u8; LEN],
     public: PublicKey,
 }
@@ -27,9 +27,14 @@ impl Curve {
         Curve { private, public: portable::public(private) }
     }
 
+    /// The private key.
+    pub(crate) fn private(&self) -> &[u8; LEN] {
+        &self.private
+    }
+
     /// The public key.
-    pub(crate) fn public(&self) -> PublicKey {
-        self.public
+    pub(crate) fn public(&self) -> &PublicKey {
+        &self.public
     }
 
     /// The secret that it shares with the owner of a public key; none with a key that makes it the
@@ -57,7 +62,10 @@ impl Dh for Curve {
     }
 
     fn set(&mut self, privkey: &[u8]) {
-        if let Ok(private) = privkey.try_into() {
+        // The public key of a pair is not worked out again in each handshake.
+        if let Ok(private) = privkey.try_into()
+            && private != self.private
+        {
             *self = Curve::new(private);
         }
     }
@@ -160,6 +168,15 @@ mod tests {
         assert!(Curve::new(PRIVATE).dh(&PUBLIC[1..], &mut out).is_err());
     }
 
+    #[test]
+    fn another_private_key_makes_another_pair() {
+        let mut curve = Curve::new([7; LEN]);
+        curve.set(&[7; LEN]);
+        assert_eq!(*curve.public(), portable::public([7; LEN]));
+        curve.set(&PRIVATE);
+        assert_eq!((*curve.public(), curve.privkey()), (portable::public(PRIVATE), &PRIVATE[..]));
+    }
+
     fn config() -> ProptestConfig {
         let rng_seed = proptest::test_runner::RngSeed::Fixed(0x5ea1);
         ProptestConfig { rng_seed, failure_persistence: None, ..ProptestConfig::default() }
@@ -172,7 +189,7 @@ mod tests {
         #[test]
         fn both_implementations_agree(private: [u8; LEN], public: PublicKey) {
             let curve = Curve::new(private);
-            prop_assert_eq!(curve.public(), portable::public(private));
+            prop_assert_eq!(*curve.public(), portable::public(private));
             prop_assert_eq!(curve.agree(public), portable::agree(private, public));
         }
     }

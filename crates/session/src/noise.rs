@@ -1,56 +1,17 @@
 //! The handshake's keys: Noise IK. The participant knows the relay's public key beforehand, sends
 //! its own and what it asks for in the first message, and has the session's keys with the second.
 
-use crate::curve::{Curve, PublicKey};
+use crate::curve::PublicKey;
+use crate::primitives::Identity;
 use crate::secret::{Secret, SeededRandom};
 use canopy_wire::{TAG_LEN, Tag, VERSION};
-use snow::params::{CipherChoice, DHChoice, HashChoice};
-use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
-use snow::types::{Cipher, Dh, Hash, Random};
+use snow::types::Random;
 use snow::{Builder, HandshakeState};
 
-const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 /// Bytes that the first message has beside its payload: an ephemeral key, a static key, two tags.
 pub(crate) const FIRST_MORE: usize = 32 + 48 + 16;
 /// Bytes that the second message has beside its payload.
 pub(crate) const SECOND_MORE: usize = 32 + 16;
-
-/// A key pair by which a relay, or a participant, is known.
-#[derive(Clone)]
-pub struct Identity {
-    private: [u8; 32],
-    public: PublicKey,
-}
-
-impl Identity {
-    /// The pair of a private key: 32 random bytes.
-    pub fn new(private: [u8; 32]) -> Identity {
-        let public = Curve::new(private).public();
-        Identity { private, public }
-    }
-
-    /// The private key: whoever has it can pose as its owner.
-    pub fn private(&self) -> &[u8; 32] {
-        &self.private
-    }
-
-    /// The public key, by which others know its owner.
-    pub fn public(&self) -> &PublicKey {
-        &self.public
-    }
-}
-
-impl core::fmt::Debug for Identity {
-    /// Without the private key.
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Identity").field("public", &self.public).finish_non_exhaustive()
-    }
-}
-
-/// The primitives, with random numbers from a seed that was drawn for one handshake.
-struct Resolver {
-    seed: [u8; 32],
-}
 
 impl Random for SeededRandom {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
@@ -58,27 +19,6 @@ impl Random for SeededRandom {
             chunk.copy_from_slice(&self.draw()[..chunk.len()]);
         }
         Ok(())
-    }
-}
-
-impl CryptoResolver for Resolver {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(SeededRandom::from_drawn(self.seed)))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        match choice {
-            DHChoice::Curve25519 => Some(Box::new(Curve::default())),
-            _ => None,
-        }
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
     }
 }
 
@@ -101,9 +41,12 @@ impl Prologue {
     }
 }
 
-fn builder(seed: [u8; 32], prologue: &Prologue) -> Result<Builder<'_>, snow::Error> {
-    let resolver: BoxedCryptoResolver = Box::new(Resolver { seed });
-    Builder::with_resolver(PATTERN.parse()?, resolver).prologue(&prologue.0)
+fn builder<'own>(
+    own: &'own Identity,
+    seed: [u8; 32],
+    prologue: &'own Prologue,
+) -> Result<Builder<'own>, snow::Error> {
+    own.handshake(&prologue.0, SeededRandom::from_drawn(seed))
 }
 
 /// The secrets of a session, one for each direction.
@@ -134,8 +77,7 @@ impl Initiator {
         payload: &[u8],
         out: &mut [u8],
     ) -> Result<(Initiator, usize), snow::Error> {
-        let builder = builder(seed, prologue)?;
-        let builder = builder.local_private_key(&own.private)?.remote_public_key(relay)?;
+        let builder = builder(own, seed, prologue)?.remote_public_key(relay)?;
         let mut state = builder.build_initiator()?;
         let len = state.write_message(payload, out)?;
         Ok((Initiator { state }, len))
@@ -167,8 +109,7 @@ impl Responder {
         message: &[u8],
         out: &mut [u8],
     ) -> Option<(Responder, usize)> {
-        let builder = builder(seed, prologue).ok()?.local_private_key(&own.private).ok()?;
-        let mut state = builder.build_responder().ok()?;
+        let mut state = builder(own, seed, prologue).ok()?.build_responder().ok()?;
         let len = state.read_message(message, out).ok()?;
         Some((Responder { state }, len))
     }

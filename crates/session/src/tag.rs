@@ -1,6 +1,6 @@
 //! Keyed hashing: cookies, proofs and secrets, and the seeded hasher of the tables.
 
-use crate::noise::Identity;
+use crate::primitives::Identity;
 use crate::secret::{derive, equal};
 use crate::ticket::TicketOffice;
 use canopy_wire::{Path, SessionId, Tag, Time};

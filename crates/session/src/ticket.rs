@@ -2,7 +2,7 @@
 //! remembers nobody. A relay that keeps its key in a file knows its tickets again by that key.
 
 use crate::curve::PublicKey;
-use crate::noise::Identity;
+use crate::primitives::Identity;
 use crate::secret::{derive, equal};
 use canopy_wire::{Address, Comtree, Tag, Ticket};
 use ring::hmac;

@@ -1,70 +1,56 @@
-//! The controller's API, asked by a plain client.
+//! The controller's API, asked as the commands ask it.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::Path;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
-/// A connection to the API, for one question after the other.
+/// The longest answer in bytes: the accounts of all relays and links.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// Who asks the API, over connections that are kept.
+#[derive(Clone)]
 pub(super) struct Api {
-    stream: BufReader<TcpStream>,
+    client: Client<HttpConnector, Body>,
+    address: SocketAddr,
     secret: String,
 }
 
 impl Api {
-    pub(super) async fn connect(address: SocketAddr, folder: &Path) -> anyhow::Result<Api> {
+    /// The API of a controller at an address, whose folder has the secret.
+    pub(super) fn of(address: SocketAddr, folder: &Path) -> anyhow::Result<Api> {
         let path = folder.join("api.secret");
         let secret = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(Api { stream: BufReader::new(stream), secret: secret.trim().to_owned() })
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Ok(Api { client, address, secret: secret.trim().to_owned() })
     }
 
-    pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
-        self.ask("GET", path, "").await
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask(Method::GET, path, String::new()).await
     }
 
-    pub(super) async fn post(&mut self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.ask("POST", path, &body.to_string()).await
+    pub(super) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.ask(Method::POST, path, body.to_string()).await
     }
 
-    async fn ask(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.secret,
-            body.len()
-        );
-        self.stream.write_all(request.as_bytes()).await?;
-        let status = self.line().await?;
-        let mut length = 0;
-        loop {
-            let line = self.line().await?;
-            match line.split_once(':') {
-                None => break,
-                Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
-                    length = value.trim().parse()?;
-                }
-                Some(_) => {}
-            }
-        }
-        let mut answer = vec![0; length];
-        self.stream.read_exact(&mut answer).await?;
-        if !status.starts_with("HTTP/1.1 2") {
-            let why = String::from_utf8_lossy(&answer);
-            bail!("{method} {path}: the controller answered {status}: {why}");
-        }
-        Ok(serde_json::from_slice(&answer)?)
-    }
-
-    async fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        if self.stream.read_line(&mut line).await? == 0 {
-            bail!("the controller has ended the connection to its API");
-        }
-        Ok(line.trim_end().to_owned())
+    async fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
+        let request = Request::builder()
+            .method(&method)
+            .uri(format!("http://{}{path}", self.address))
+            .header("authorization", format!("Bearer {}", self.secret))
+            .header("content-type", "application/json")
+            .body(Body::from(body))?;
+        let answer = self.client.request(request).await?;
+        let status = answer.status();
+        let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await?;
+        let why = || String::from_utf8_lossy(&body);
+        ensure!(status.is_success(), "{method} {path}: the API answered {status}: {}", why());
+        Ok(serde_json::from_slice(&body)?)
     }
 }

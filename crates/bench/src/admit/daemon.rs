@@ -75,13 +75,11 @@ async fn measure_in(
     let begun = Instant::now();
     daemon = Daemon::start(listen, folder, processors)?;
     let started_again_ms = begun.elapsed().as_secs_f64() * 1e3;
-    let mut api = Api::connect(daemon.api, folder).await?;
+    let api = Api::of(daemon.api, folder)?;
     let members = api.get("/v1/health").await?["members"].as_u64().unwrap_or_default();
     let leaves = daemon.round(&crowd, Asked::Leave).await?;
-    // The API has ended the connection that rested meanwhile.
-    let mut api = Api::connect(daemon.api, folder).await?;
     until("nobody is in", async || {
-        Ok(api.get("/v1/health").await?["members"] == 0 && is_all_free(&mut api).await?)
+        Ok(api.get("/v1/health").await?["members"] == 0 && is_all_free(&api).await?)
     })
     .await?;
     let memory_bytes = first_peak.max(peak_bytes(daemon.process.id())?);
@@ -159,7 +157,7 @@ impl Daemon {
 
     /// Waits for the relays, and makes links and worlds.
     async fn set_up(&self, folder: &Path, worlds: u32) -> anyhow::Result<()> {
-        let mut api = Api::connect(self.api, folder).await?;
+        let api = Api::of(self.api, folder)?;
         until("all relays are up", async || {
             let told = api.get("/v1/relays").await?;
             let relays = told["relays"].as_array().into_iter().flatten();
@@ -178,7 +176,7 @@ impl Daemon {
         }
         let mut creating = JoinSet::new();
         for seat in 0..CREATING.min(worlds) {
-            let mut api = Api::connect(self.api, folder).await?;
+            let api = api.clone();
             creating.spawn(async move {
                 for number in (seat..worlds).step_by(CREATING as usize) {
                     api.post("/v1/worlds", &new_world(number)).await?;
@@ -211,7 +209,7 @@ fn new_world(number: u32) -> Value {
 }
 
 /// Whether nothing is reserved anywhere.
-async fn is_all_free(api: &mut Api) -> anyhow::Result<bool> {
+async fn is_all_free(api: &Api) -> anyhow::Result<bool> {
     let told = api.get("/v1/accounts").await?;
     let accounts = told["accounts"].as_array().context("there are no accounts")?;
     Ok(accounts.iter().all(|account| account["free"] == account["most"]))

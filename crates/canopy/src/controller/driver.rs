@@ -1,6 +1,9 @@
 //! The thread that owns the controller, the thread that owns its storage, and the handle by which the
 //! daemon's other parts ask.
 //!
+//! Whatever the controller says in a turn, a task of the runtime hands out: waking a runtime from another
+//! thread is a call to the kernel and often a change of threads, and a join has half a dozen to be told.
+//!
 //! The controller goes on deciding while a batch is written. If a commit fails, nobody knows what is
 //! stored: the controller is dropped, and another is started from storage. If somebody else has
 //! started on the store, the daemon ends.
@@ -12,7 +15,7 @@ use canopy_wire::Time;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 /// How many events a receiver may be behind.
 const MOST_EVENTS: usize = 4096;
@@ -20,8 +23,12 @@ const MOST_EVENTS: usize = 4096;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Questions that are answered before time and storage are looked at again.
 const MOST_AT_ONCE: usize = 256;
+/// Turns that may wait to be handed out. The controller's thread waits then.
+const MOST_TURNS: usize = 16;
 
-type Question = Box<dyn FnOnce(&mut Controller, Time) + Send>;
+type Question = Box<dyn FnOnce(&mut Controller, Time) -> Answer + Send>;
+/// Tells whoever asked what was answered.
+type Answer = Box<dyn FnOnce() + Send>;
 /// Called once what was decided is committed; dropped if that fails.
 type Waiter = oneshot::Sender<()>;
 
@@ -39,6 +46,16 @@ enum Order {
     Start(Settings, Retry),
 }
 
+/// What the controller says in a turn, in the order in which it is handed out.
+#[derive(Default)]
+struct Turn {
+    answers: Vec<Answer>,
+    /// Whose decisions are committed.
+    committed: Vec<Waiter>,
+    messages: Vec<(RelayId, Vec<u8>)>,
+    events: Vec<Event>,
+}
+
 /// Asks the controller. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handle {
@@ -49,8 +66,9 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Starts both threads. They end when the last handle is dropped, or when another controller runs on
-    /// the store: see [`Handle::ended`]. `outgoing` takes messages for relays, and must not wait.
+    /// Starts both threads, in a tokio runtime. They end when the last handle is dropped, or when another
+    /// controller runs on the store: see [`Handle::ended`]. `outgoing` takes messages for relays, and must
+    /// not wait.
     pub(crate) fn start(
         controller: Controller,
         storage: impl Storage + Send + 'static,
@@ -58,11 +76,13 @@ impl Handle {
     ) -> Handle {
         let (work, incoming) = channel();
         let (orders, ordered) = channel();
+        let (turns, said) = mpsc::channel(MOST_TURNS);
         let (events, _) = broadcast::channel(MOST_EVENTS);
         let (lives, current) = watch::channel(controller.life());
         let (end, ended) = watch::channel(None);
         let answers = work.clone();
         std::thread::spawn(move || keep(storage, &ordered, &answers));
+        tokio::spawn(hand_out(said, outgoing, events.clone()));
         let driver = Driver {
             with: controller.started_with(),
             controller: Some(controller),
@@ -70,8 +90,8 @@ impl Handle {
             waiting: Vec::new(),
             held: VecDeque::new(),
             orders,
-            outgoing,
-            events: events.clone(),
+            turn: Turn::default(),
+            turns,
             lives,
         };
         std::thread::spawn(move || {
@@ -92,7 +112,7 @@ impl Handle {
         question: impl FnOnce(&mut Controller, Time) -> T + Send + 'static,
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
-        self.tell(move |controller, now| _ = answer.send(question(controller, now)))?;
+        self.send(question, answer, None)?;
         answered.await.map_err(|_| stopped())
     }
 
@@ -106,32 +126,23 @@ impl Handle {
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
         let (waiter, done) = oneshot::channel();
-        let question = move |controller: &mut Controller, now| {
-            _ = answer.send(question(controller, now));
-        };
-        self.send(question, Some(waiter))?;
+        self.send(question, answer, Some(waiter))?;
         let answer = answered.await.map_err(|_| stopped())?;
         done.await.map_err(|_| anyhow!("it could not be stored; ask again"))?;
         Ok(answer)
     }
 
-    /// Runs something on the controller that answers nothing.
-    ///
-    /// # Errors
-    /// The controller has stopped.
-    pub(crate) fn tell(
+    fn send<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&mut Controller, Time) + Send + 'static,
-    ) -> anyhow::Result<()> {
-        self.send(what, None)
-    }
-
-    fn send(
-        &self,
-        what: impl FnOnce(&mut Controller, Time) + Send + 'static,
+        question: impl FnOnce(&mut Controller, Time) -> T + Send + 'static,
+        answer: oneshot::Sender<T>,
         waiter: Option<Waiter>,
     ) -> anyhow::Result<()> {
-        self.work.send(Work::Question(Box::new(what), waiter)).map_err(|_| stopped())
+        let question = move |controller: &mut Controller, now| -> Answer {
+            let answered = question(controller, now);
+            Box::new(move || _ = answer.send(answered))
+        };
+        self.work.send(Work::Question(Box::new(question), waiter)).map_err(|_| stopped())
     }
 
     /// What it tells from now on.
@@ -174,7 +185,27 @@ fn keep(mut storage: impl Storage, orders: &Receiver<Order>, answers: &Sender<Wo
     }
 }
 
-struct Driver<O> {
+/// Tells everyone what the controller says, until its thread has ended.
+async fn hand_out(
+    mut turns: mpsc::Receiver<Turn>,
+    mut outgoing: impl FnMut(RelayId, Vec<u8>),
+    events: broadcast::Sender<Event>,
+) {
+    while let Some(turn) = turns.recv().await {
+        turn.answers.into_iter().for_each(|answer| answer());
+        for waiter in turn.committed {
+            _ = waiter.send(());
+        }
+        for (relay, message) in turn.messages {
+            outgoing(relay, message);
+        }
+        for event in turn.events {
+            _ = events.send(event);
+        }
+    }
+}
+
+struct Driver {
     with: (Settings, Retry),
     /// Nothing while another is being started.
     controller: Option<Controller>,
@@ -185,12 +216,13 @@ struct Driver<O> {
     /// What has come while there is no controller.
     held: VecDeque<(Question, Option<Waiter>)>,
     orders: Sender<Order>,
-    outgoing: O,
-    events: broadcast::Sender<Event>,
+    /// What is said in this turn.
+    turn: Turn,
+    turns: mpsc::Sender<Turn>,
     lives: watch::Sender<u32>,
 }
 
-impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
+impl Driver {
     /// # Errors
     /// Why it cannot go on.
     fn run(mut self, incoming: &Receiver<Work>) -> anyhow::Result<()> {
@@ -212,6 +244,7 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
                 return Ok(());
             }
             self.drive()?;
+            self.end_turn();
         }
     }
 
@@ -219,7 +252,7 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
         match work {
             Work::Question(question, waiter) => match &mut self.controller {
                 Some(controller) => {
-                    question(controller, now());
+                    self.turn.answers.push(question(controller, now()));
                     self.waiting.extend(waiter);
                 }
                 None => self.held.push_back((question, waiter)),
@@ -247,6 +280,7 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
         tracing::error!("{error}");
         self.controller = None;
         self.waiting.clear();
+        self.end_turn();
         std::thread::sleep(AGAIN);
         let (settings, retry) = self.with;
         self.orders.send(Order::Start(settings, retry)).map_err(|_| stopped())
@@ -257,7 +291,7 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
         // Relays are to register anew: what they were told may not be stored.
         self.lives.send_replace(controller.life());
         for (question, waiter) in self.held.drain(..) {
-            question(&mut controller, now());
+            self.turn.answers.push(question(&mut controller, now()));
             self.waiting.extend(waiter);
         }
         self.controller = Some(controller);
@@ -273,17 +307,26 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
             self.orders.send(Order::Commit(batch)).map_err(|_| stopped())?;
         }
         if controller.is_committed() {
-            for waiter in self.waiting.drain(..) {
-                _ = waiter.send(());
-            }
+            self.turn.committed.append(&mut self.waiting);
         }
-        while let Some((relay, message)) = controller.poll_transmit(now()) {
-            (self.outgoing)(relay, message);
+        while let Some(message) = controller.poll_transmit(now()) {
+            self.turn.messages.push(message);
         }
         while let Some(event) = controller.poll_event() {
-            _ = self.events.send(event);
+            self.turn.events.push(event);
         }
         Ok(())
+    }
+
+    fn end_turn(&mut self) {
+        let turn = std::mem::take(&mut self.turn);
+        let Turn { answers, committed, messages, events } = &turn;
+        let is_silent =
+            answers.is_empty() && committed.is_empty() && messages.is_empty() && events.is_empty();
+        if !is_silent {
+            // The runtime may have ended: nobody is there to be told anything then.
+            _ = self.turns.blocking_send(turn);
+        }
     }
 }
 

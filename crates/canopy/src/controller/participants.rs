@@ -1,27 +1,36 @@
 //! What participants ask over their channels: to join, to stay, to move, to leave, and what to measure.
 
 use super::joins::{JoinAsk, Joins, LeaveAsk};
-use canopy_api::{Budget, Nearness, Problem};
+use canopy_api::{Budget, Joined, Nearness, Problem, RelaysToMeasure};
 use canopy_channel::{Hello, Join, Reply};
 use canopy_session::PublicKey;
 use serde::Serialize;
-use serde_json::{Value, json};
+
+/// What a participant is told whose question is answered.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Answer {
+    /// Its place.
+    Place(Box<Joined>),
+    Relays(RelaysToMeasure),
+    Nothing {},
+}
 
 /// The answer to a participant whose channel has this key; nothing if it is a relay that asks.
 pub(super) async fn answer(
     joins: &Joins,
     caller: &PublicKey,
     hello: Hello,
-) -> Option<Reply<Value>> {
+) -> Option<Reply<Answer>> {
     let answered = match hello {
-        Hello::Join(join) => joins.join(ask(join, caller)).await.map(value),
-        Hello::Renew(join) => joins.renew(ask(join, caller)).await.map(value),
-        Hello::Move(join) => joins.relocate(ask(join, caller)).await.map(value),
+        Hello::Join(join) => joins.join(ask(join, caller)).await.map(place),
+        Hello::Renew(join) => joins.renew(ask(join, caller)).await.map(place),
+        Hello::Move(join) => joins.relocate(ask(join, caller)).await.map(place),
         Hello::Leave { world, credential, address, visit } => {
             let ask = LeaveAsk { world, credential, address, visit };
-            joins.leave(caller, ask).await.map(|()| json!({}))
+            joins.leave(caller, ask).await.map(|()| Answer::Nothing {})
         }
-        Hello::Relays => joins.relays().await.map(value),
+        Hello::Relays => joins.relays().await.map(Answer::Relays),
         Hello::Register(_) | Hello::Follow { .. } => return None,
     };
     Some(match answered {
@@ -31,12 +40,12 @@ pub(super) async fn answer(
 }
 
 /// How a refusal is answered: as the API's, what is wrong, where, and the remedy.
-pub(super) fn refused(problem: &Problem) -> Reply<Value> {
-    Reply::Refused(value(&problem.error))
+pub(super) fn refused(problem: &Problem) -> Reply<Answer> {
+    Reply::Refused(serde_json::to_value(&problem.error).unwrap_or_default())
 }
 
-fn value(answer: impl Serialize) -> Value {
-    serde_json::to_value(answer).unwrap_or_default()
+fn place(joined: Joined) -> Answer {
+    Answer::Place(Box::new(joined))
 }
 
 fn ask(join: Join, caller: &PublicKey) -> JoinAsk {

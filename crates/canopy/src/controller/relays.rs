@@ -256,7 +256,11 @@ impl Answering {
                 return channel.reply(&participants::refused(&problem)).await;
             };
             channel.reply(&answer).await?;
-            next = channel.asked(IDLE).await?;
+            next = match channel.asked(IDLE).await {
+                // It has asked all that it wanted to.
+                Err(ChannelError::Ended) => return Ok(()),
+                asked => asked?,
+            };
         }
     }
 
@@ -276,7 +280,7 @@ impl Answering {
         let followed = followed.and_then(|feed| connection.follows().map(|()| feed));
         match followed {
             Ok(feed) => {
-                channel.reply(&Reply::Done(serde_json::json!({}))).await?;
+                channel.reply(&Reply::Done(participants::Answer::Nothing {})).await?;
                 feed.carry(&self.handle, channel).await
             }
             Err(problem) => Ok(channel.reply(&participants::refused(&problem)).await?),

@@ -1,8 +1,10 @@
 //! What a controller is asked, and what it answers.
 
+mod looked;
 mod measure;
 
 pub use canopy_channel::{Budget as JoinBudget, Nearness};
+pub(crate) use looked::Looked;
 pub(crate) use measure::all as measure;
 pub use measure::ask_once;
 
@@ -237,7 +239,14 @@ impl Ask {
         key: &ClientKey,
         hello: &Hello,
     ) -> Result<T, JoinError> {
-        let mut channel = self.call(key).await?;
+        self.ask_over(&mut self.call(key).await?, hello).await
+    }
+
+    async fn ask_over<T: DeserializeOwned>(
+        &self,
+        channel: &mut Channel,
+        hello: &Hello,
+    ) -> Result<T, JoinError> {
         channel.ask(hello, ANSWER_LIMIT).await.map_err(|error| self.failed(error))
     }
 

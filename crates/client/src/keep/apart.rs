@@ -42,7 +42,7 @@ impl Apart {
             let wake = Wake(waker);
             let mut asker = asker;
             // Nothing is asked but to leave while nobody has heard of a place.
-            let measured = tokio::select! {
+            let looked = tokio::select! {
                 biased;
                 given_up = asked.recv() => {
                     // Whom a backend has let in has a place all the same.
@@ -51,10 +51,10 @@ impl Apart {
                     }
                     return;
                 }
-                measured = asker.look() => measured,
+                looked = asker.look() => looked,
             };
-            let entered = match measured {
-                Ok(measured) => asker.join(measured).await,
+            let entered = match looked {
+                Ok(looked) => asker.join(looked).await,
                 Err(error) => Err(error),
             };
             let _ = enter.send(entered);

@@ -1,7 +1,7 @@
 //! What is asked of the controller for a client that it keeps in its world, one question at a time.
 
 use crate::ClientKey;
-use crate::ask::{Ask, JoinError, Nearness, Place, RelayPlace, measure};
+use crate::ask::{Ask, JoinError, Looked, Nearness, Place, RelayPlace, measure};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -63,25 +63,25 @@ impl Asker {
 
     /// The first questions: measures the relays, and asks for a place.
     pub(crate) async fn enter(&mut self) -> Result<(Place, Vec<Nearness>), JoinError> {
-        let measured = self.look().await?;
-        self.join(measured).await
+        let looked = self.look().await?;
+        self.join(looked).await
     }
 
     /// How near relays are, before a place is asked for.
-    pub(crate) async fn look(&self) -> Result<Vec<Nearness>, JoinError> {
-        Ok(match self.measure {
-            Duration::ZERO => Vec::new(),
-            most => measure(&self.ask().relays(&self.key).await?, most).await,
-        })
+    pub(crate) async fn look(&self) -> Result<Looked, JoinError> {
+        match self.measure {
+            Duration::ZERO => Ok(Looked::default()),
+            most => self.ask().look(&self.key, most).await,
+        }
     }
 
     /// Asks for a place, with what was measured.
     pub(crate) async fn join(
         &mut self,
-        measured: Vec<Nearness>,
+        looked: Looked,
     ) -> Result<(Place, Vec<Nearness>), JoinError> {
-        let place = self.ask().join(&self.key, &measured).await;
-        Ok((self.note(place)?, measured))
+        let (place, measured) = self.ask().enter(&self.key, looked).await?;
+        Ok((self.note(Ok(place))?, measured))
     }
 
     /// Gives back what was entered and cannot be used.

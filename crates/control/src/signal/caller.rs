@@ -3,7 +3,7 @@
 use super::{Answer, Call, Message, WINDOW};
 use canopy_wire::Time;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When a call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Caller {
     retry: Retry,
     next: u64,
     open: BTreeMap<u64, Open>,
+    /// When each of them is due.
+    due: BTreeSet<(Time, u64)>,
     /// How often calls were sent again.
     repeats: u64,
 }
@@ -43,7 +45,8 @@ pub struct Caller {
 impl Caller {
     /// Calls between these two lives; none was made yet.
     pub fn new(controller: u32, relay: u32, retry: Retry) -> Caller {
-        Caller { controller, relay, retry, next: 1, open: BTreeMap::new(), repeats: 0 }
+        let (open, due) = (BTreeMap::new(), BTreeSet::new());
+        Caller { controller, relay, retry, next: 1, open, due, repeats: 0 }
     }
 
     /// The life of the relay that is called.
@@ -71,6 +74,7 @@ impl Caller {
         let number = self.next;
         self.next += 1;
         self.open.insert(number, Open { call, due: now, wait: Duration::ZERO });
+        self.due.insert((now, number));
         number
     }
 
@@ -85,20 +89,25 @@ impl Caller {
         if controller != self.controller || relay != self.relay {
             return None;
         }
-        Some((self.open.remove(&number)?.call, answer))
+        let Open { call, due, .. } = self.open.remove(&number)?;
+        self.due.remove(&(due, number));
+        Some((call, answer))
     }
 
     /// A message that is due.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Message> {
+        let (_, number) = self.due.first().copied().filter(|(due, _)| *due <= now)?;
         let settled = self.open.keys().next().copied().unwrap_or(self.next);
-        let (number, open) = self.open.iter_mut().find(|(_, open)| open.due <= now)?;
+        let open = self.open.get_mut(&number)?;
+        self.due.remove(&(open.due, number));
         self.repeats += u64::from(!open.wait.is_zero());
         open.wait = (open.wait * 2).clamp(self.retry.first, self.retry.most);
         open.due = now + open.wait;
+        self.due.insert((open.due, number));
         Some(Message::Call {
             controller: self.controller,
             relay: self.relay,
-            number: *number,
+            number,
             settled,
             call: open.call.clone(),
         })
@@ -106,6 +115,6 @@ impl Caller {
 
     /// When the next message is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.open.values().map(|open| open.due).min()
+        self.due.first().map(|(due, _)| *due)
     }
 }

@@ -13,7 +13,8 @@ mod types;
 
 use crate::answer::REBIND_STAMP;
 use crate::curve::PublicKey;
-use crate::noise::{Identity, Initiator};
+use crate::noise::Initiator;
+use crate::primitives::Identity;
 use crate::requests::Requests;
 use crate::seal::{Opener, Sealer};
 use crate::secret::SeededRandom;

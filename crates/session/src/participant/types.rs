@@ -1,7 +1,7 @@
 //! What whoever drives a session hands in and gets back.
 
 use crate::curve::PublicKey;
-use crate::noise::Identity;
+use crate::primitives::Identity;
 use crate::requests::RequestNumber;
 use crate::seal::PacketsPerKey;
 use canopy_wire::{

@@ -11,7 +11,7 @@ mod types;
 
 use crate::answer::{Answer, REBIND_STAMP};
 use crate::curve::PublicKey;
-use crate::noise::Identity;
+use crate::primitives::Identity;
 use crate::seal::{OpenError, Opener, PacketsPerKey, Sealer};
 use crate::secret::SeededRandom;
 use crate::tag::{KeyedState, Keyring};

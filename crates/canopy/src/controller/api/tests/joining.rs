@@ -397,7 +397,7 @@ async fn many_join_at_once_and_each_has_an_address_of_its_own() {
 #[tokio::test]
 async fn a_participant_joins_stays_and_leaves_over_a_channel() {
     use crate::controller::participants::answer;
-    use canopy_channel::{Channel, Hello, Join, Reply};
+    use canopy_channel::{Channel, Hello, Join};
     use canopy_session::Identity;
     let daemon = Daemon::start(2).await;
     daemon.world("lobby", 1).await;
@@ -410,7 +410,7 @@ async fn a_participant_joins_stays_and_leaves_over_a_channel() {
             let mut channel = Channel::accept(stream, &controller, SOON).await.unwrap();
             let hello = channel.asked(SOON).await.unwrap();
             let caller = *channel.peer();
-            let reply: Reply<Value> = answer(&joins, &caller, hello).await.unwrap();
+            let reply = answer(&joins, &caller, hello).await.unwrap();
             channel.reply(&reply).await.unwrap();
         }
     });
