@@ -473,6 +473,7 @@ pub(crate) enum Stream {
     Floods,
     Flooders,
     Shaping,
+    Steady,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

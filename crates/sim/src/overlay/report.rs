@@ -89,6 +89,10 @@ pub struct OverlayReport {
     pub most_groups: u32,
     /// The most routes that a relay held.
     pub most_routes: u32,
+    /// Datagrams of those who flood.
+    pub flooded: u64,
+    /// Updates of theirs that passed links.
+    pub flooded_over_links: u64,
     /// Whether the run went on until everything had to have expired.
     pub checked_expiry: bool,
     /// What the network did.
@@ -167,6 +171,8 @@ impl OverlayReport {
             most_subscriptions: tallies.peak.subscriptions,
             most_groups: tallies.peak.groups,
             most_routes: tallies.peak.routes,
+            flooded: tallies.flooded,
+            flooded_over_links: tallies.flooded_over_links,
             checked_expiry: scenario.expires,
             network: world.network.counts().clone(),
             relay: RelayTotals::new(counters),
