@@ -31,8 +31,8 @@ pub struct OverlayConfig {
     /// relays are slow, and much is published.
     pub roles_change: Option<bool>,
     /// Whether links between relays have a capacity for a while that is less than they are to carry; drawn from the
-    /// seed if not given. Then nothing is broken, no roles change, much is published, and at most 16 participants are
-    /// drawn. There is none in runs of less than 28 seconds.
+    /// seed if not given. Then no roles change, much is published of few groups, and at most 16 participants are drawn.
+    /// There is none in runs of less than 28 seconds.
     pub shaping: Option<bool>,
     /// Whether some participants may be sent less than what they want; drawn from the seed if not given. Then much is
     /// published of few groups, and at most 16 participants are drawn.

@@ -116,9 +116,8 @@ impl OverlayReport {
         let (scenario, tally, tallies) = (&world.scenario, world.model.tally(), &world.tallies);
         let [keys_changed, link_keys_changed] = world.keys.changed(scenario.participants);
         let died_of_hop_limit = counters.dropped(DropReason::HopLimit);
-        let is_circle = died_of_hop_limit > 0;
         let mut findings = tally.findings.clone();
-        if is_circle {
+        if died_of_hop_limit > 0 {
             findings.push(format!(
                 "{died_of_hop_limit} updates died of their hop limit: the branches of a comtree form \
                  a circle"
@@ -156,7 +155,7 @@ impl OverlayReport {
             stuck: tally.stuck,
             broken_invariants: tally.broken,
             died_of_hop_limit,
-            runs_in_a_circle: is_circle,
+            runs_in_a_circle: died_of_hop_limit > 0,
             leaves: tallies.moves,
             crashes: tallies.crashes,
             relay_restarts: tallies.relay_restarts,

@@ -182,8 +182,7 @@ impl Scenario {
         let drawn = (config.relays * rng.random_range(3..9)).clamp(6, MOST_PARTICIPANTS);
         let is_shaped = shaping::is_drawn(config);
         let has_budgets = budgets::is_drawn(config, is_shaped);
-        let is_lively = is_shaped || has_budgets;
-        let drawn = if is_lively { drawn.min(FEW_PARTICIPANTS) } else { drawn };
+        let drawn = if is_shaped || has_budgets { drawn.min(FEW_PARTICIPANTS) } else { drawn };
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
@@ -234,19 +233,7 @@ impl Scenario {
             links,
             trees,
         };
-        if is_lively {
-            scenario.habits.speak_much(stream(config.seed, Stream::Steady).random_bool(0.5));
-        }
-        if is_shaped {
-            scenario.shape_links(config);
-        }
-        if has_budgets {
-            scenario.budgets = budgets::draw(config.seed, &scenario);
-            scenario.quiet_from = leave_at - (QUIET + budgets::WAITS).min(calm / 2);
-        }
-        if floods::is_drawn(config) {
-            scenario.draw_floods(config);
-        }
+        scenario.draw_limits(config, (is_shaped, has_budgets));
         let may_move = !is_sabotaged && !is_shaped && !asks_for_roles(config);
         if may_move && scenario.faults.is_empty() && !scenario.loses() {
             scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
@@ -286,6 +273,25 @@ impl Scenario {
     /// The wire of a link.
     pub(crate) fn wire_of_link(&self, link: usize) -> usize {
         self.participants + link
+    }
+
+    /// What does not hold all that is said: shaped links, and budgets; and who says far more than it may.
+    fn draw_limits(&mut self, config: &OverlayConfig, (is_shaped, has_budgets): (bool, bool)) {
+        if is_shaped || has_budgets {
+            let is_steady = stream(config.seed, Stream::Steady).random_bool(0.5);
+            self.habits.speak_much(is_steady);
+        }
+        if is_shaped {
+            self.shape_links(config);
+        }
+        if has_budgets {
+            self.budgets = budgets::draw(config.seed, self);
+            let calm = self.leave_at.since(self.calm_from);
+            self.quiet_from = self.leave_at - (QUIET + budgets::WAITS).min(calm / 2);
+        }
+        if floods::is_drawn(config) {
+            self.draw_floods(config);
+        }
     }
 
     /// Links are shaped for a while.

@@ -148,8 +148,10 @@ impl Model {
 
     /// A participant leaves or vanishes: nothing reaches it any more.
     pub(crate) fn vanish(&mut self, now: Time, number: usize, in_order: bool) {
-        let gone_by = now + if in_order { self.patience.settle } else { self.patience.forget };
-        self.left_out.leaves(gone_by, number, &self.seats[number]);
+        if self.scenario.is_thinned() {
+            let gone_by = if in_order { self.patience.settle } else { self.patience.forget };
+            self.left_out.leaves(now + gone_by, number, &self.seats[number]);
+        }
         let seat = &mut self.seats[number];
         seat.epoch += 1;
         seat.connected = None;
