@@ -58,7 +58,7 @@ struct WorldArgs {
     participants: Option<u32>,
     /// Whether insiders and strangers send far more than they may for a while; drawn from the seed if not given.
     /// Nobody floods where the seed draws a network that flips bits, nor among 500 participants or more
-    #[arg(long, value_name = "BOOL", conflicts_with_all = ["relays", "topology"])]
+    #[arg(long, value_name = "BOOL", conflicts_with = "topology")]
     floods: Option<bool>,
     /// With --relays of 2 or more and 28 --seconds or more: whether links have a capacity for a while that is less than
     /// they are to carry; drawn from the seed if not given
@@ -74,6 +74,9 @@ struct WorldArgs {
     /// given
     #[arg(long, value_name = "BOOL", requires = "topology")]
     operator: Option<bool>,
+    /// With --relays: whether some participants may be sent less than what they want; drawn from the seed if not given
+    #[arg(long, value_name = "BOOL", requires = "relays")]
+    budgets: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -136,6 +139,8 @@ impl WorldArgs {
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
         config.shaping = self.shaping;
+        config.budgets = self.budgets;
+        config.floods = self.floods;
         let start = Instant::now();
         let report = canopy_sim::run_overlay(&config);
         let timed = Timed::new(&report, start.elapsed());

@@ -7,7 +7,7 @@ use crate::hostile::{FAR_GROUPS, greeting, plausible_noise};
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, Stream, stream};
 use canopy_relay::Budgets;
-use canopy_session::{Event, Session, SessionConfig, State};
+use canopy_session::{Event, Identity, PacketsPerKey, Session, SessionConfig, State};
 use canopy_wire::{
     Class, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_RECORDS, Record,
     SessionId, SubscribeWriter, SubscriptionChange, Time, UpdatesWriter, VERSION, WireError,
@@ -23,7 +23,7 @@ const JOINS_BEFORE: Duration = Duration::from_millis(1000);
 /// Changes of subscriptions that the relay takes at once.
 const CHANGES_AT_ONCE: u64 = 8192;
 /// A flooder's own groups: so many, from here on.
-const OWN_GROUPS: std::ops::Range<u32> = FAR_GROUPS + 4096..FAR_GROUPS + 4096 + 1000;
+pub(crate) const OWN_GROUPS: std::ops::Range<u32> = FAR_GROUPS + 4096..FAR_GROUPS + 4096 + 1000;
 /// How long before it hears of it a flooder's session may have been opened.
 const OPENED_BEFORE: Duration = Duration::from_millis(250);
 
@@ -38,6 +38,12 @@ impl Held {
         self.taken += more;
         self.taken <= (per_second as f64 * lasts.as_secs_f64()) as u64 + at_once
     }
+}
+
+/// How many updates somebody may send a second, and at once.
+fn updates_of(budgets: &Budgets) -> (u64, u64) {
+    let a_second = budgets.member.up_packets;
+    (a_second, a_second / 8 + MAX_RECORDS as u64)
 }
 
 /// Somebody who floods.
@@ -60,29 +66,46 @@ impl Flooder {
     pub(crate) fn all(config: &SimConfig, scenario: &Scenario) -> Vec<Flooder> {
         let floods = scenario.floods.iter().flat_map(|floods| &floods.each);
         let flooder = |(number, flood): (usize, &Flood)| {
-            let mut rng = stream(config.seed, Stream::Flooders);
-            rng.set_word_pos(number as u128 * (1 << 40));
             let comtree = match config.sabotage {
                 Some(Sabotage::OnePart) => Comtree(1),
                 _ => flood.comtree,
             };
-            Flooder {
-                flood: flood.clone(),
-                comtree,
-                session: flood.is_of_insider().then(|| {
-                    Session::new(SessionConfig {
-                        packets_per_key: scenario.packets_per_key,
-                        ..SessionConfig::new(comtree, rng.random())
-                    })
-                }),
-                rng,
-                ip_port: SocketAddr::from(([203, 0, 115, 1 + number as u8], 4000)),
-                sequence: 0,
-                since: Time::ZERO,
-                held: [const { Held { taken: 0 } }; 3],
-            }
+            let setting = (config.seed, scenario.packets_per_key);
+            Flooder::new(number, (flood, comtree), None, setting)
         };
         floods.enumerate().map(flooder).collect()
+    }
+
+    /// Somebody who floods a comtree.
+    pub(crate) fn new(
+        number: usize,
+        (flood, comtree): (&Flood, Comtree),
+        identity: Option<Identity>,
+        (seed, packets_per_key): (u64, PacketsPerKey),
+    ) -> Flooder {
+        let mut rng = stream(seed, Stream::Flooders);
+        rng.set_word_pos(number as u128 * (1 << 40));
+        let session = flood.is_of_insider().then(|| {
+            let config = SessionConfig::new(comtree, rng.random());
+            Session::new(SessionConfig { packets_per_key, identity, ..config })
+        });
+        Flooder {
+            flood: flood.clone(),
+            comtree,
+            rng,
+            session,
+            ip_port: SocketAddr::from(([203, 0, 115, 1 + number as u8], 4000)),
+            sequence: 0,
+            since: Time::ZERO,
+            held: [const { Held { taken: 0 } }; 3],
+        }
+    }
+
+    /// When it was let in, and the most of its updates that a relay may have taken since.
+    pub(crate) fn may_have_sent(&self, now: Time, budgets: &Budgets) -> (Time, u64) {
+        let lasts = now.since(self.since) + OPENED_BEFORE;
+        let (per_second, at_once) = updates_of(budgets);
+        (self.since, (per_second as f64 * lasts.as_secs_f64()) as u64 + at_once)
     }
 
     /// When it first does something.
@@ -193,7 +216,7 @@ impl Flooder {
         let bits = if read.updates > 0 { read.datagram.bytes.len() as u64 * 8 } else { 0 };
         let most_bits = member.up_bits / 8 + 2 * 8 * MAX_DATAGRAM as u64;
         let limits = [
-            (member.up_packets, member.up_packets / 8 + MAX_RECORDS as u64),
+            updates_of(budgets),
             (member.up_bits, most_bits),
             (budgets.subscription_changes.into(), CHANGES_AT_ONCE),
         ];

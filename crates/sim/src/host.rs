@@ -53,8 +53,12 @@ pub(crate) struct Read {
 }
 
 impl Read {
+    pub(crate) fn new(datagram: Waiting) -> Read {
+        Read { datagram, is_too_late: false, updates: 0, changes: 0, policed: 0 }
+    }
+
     /// The counters moved by so much with it.
-    fn moved(&mut self, before: &Counters, after: &Counters) {
+    pub(crate) fn moved(&mut self, before: &Counters, after: &Counters) {
         let policed = |counters: &Counters| -> u64 {
             POLICED.iter().map(|reason| counters.dropped(*reason)).sum()
         };
@@ -120,11 +124,11 @@ pub(crate) struct Thread {
     /// What waits in each of its sockets.
     pub(crate) inboxes: Inboxes,
     /// What they had no room for since the last turn.
-    losses: Losses,
+    pub(crate) losses: Losses,
     /// When its sockets are to be read next, if that is not at once; and when, if a stranger comes.
     read_at: Time,
     strangers_at: Time,
-    busy_until: Time,
+    pub(crate) busy_until: Time,
     /// The turn that was asked for.
     turn_at: Option<Time>,
 }
@@ -178,8 +182,7 @@ impl Medium for Sockets<'_> {
             return None;
         };
         let is_too_late = self.books.is_too_late(&waiting.bytes);
-        let (updates, changes, policed) = (0, 0, 0);
-        self.done.read.push(Read { datagram: waiting, is_too_late, updates, changes, policed });
+        self.done.read.push(Read { is_too_late, ..Read::new(waiting) });
         let waiting = &self.done.read.last()?.datagram;
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
@@ -407,14 +410,7 @@ impl Host {
     /// when it reads.
     pub(crate) fn has_room_for(&mut self, bytes: &[u8]) -> bool {
         let (number, inlet) = self.steer(bytes);
-        let thread = &mut self.threads[number];
-        let has_room = thread.inboxes.len_of(inlet) < self.scenario.receive_queue;
-        let lost = match inlet {
-            Inlet::Strangers => &mut thread.losses.strangers_queue_full,
-            Inlet::Lane(_) => &mut thread.losses.receive_queue_full,
-        };
-        *lost += u64::from(!has_room);
-        has_room
+        self.threads[number].has_room(inlet, self.scenario.receive_queue)
     }
 
     /// From now on no datagram is refused, and none delayed.
@@ -555,6 +551,17 @@ impl Thread {
     /// Another thread wakes it. Returns when that wants a turn.
     pub(crate) fn wants_to_read(&mut self, now: Time) -> Option<Time> {
         self.wants_turn(self.read_at.max(now))
+    }
+
+    /// Whether a socket that holds so much has room for a datagram. If not, the thread hears of it when it reads.
+    pub(crate) fn has_room(&mut self, inlet: Inlet, holds: usize) -> bool {
+        let has_room = self.inboxes.len_of(inlet) < holds;
+        let lost = match inlet {
+            Inlet::Strangers => &mut self.losses.strangers_queue_full,
+            Inlet::Lane(_) => &mut self.losses.receive_queue_full,
+        };
+        *lost += u64::from(!has_room);
+        has_room
     }
 
     /// A datagram arrives at one of its sockets. Returns when that wants a turn.

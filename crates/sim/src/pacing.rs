@@ -17,6 +17,8 @@ const AT_ONCE: u64 = 3;
 struct Sent {
     bits: u64,
     since: Time,
+    /// All that it was sent since then.
+    all: u64,
     lately: VecDeque<(Time, u64)>,
 }
 
@@ -37,7 +39,30 @@ impl Pacing {
     /// Whoever is at an ip:port may be sent so much from now on.
     pub(crate) fn limit(&mut self, now: Time, ip_port: SocketAddr, budget: &Budget) {
         let (bits, lately) = (budget.down_bits, VecDeque::new());
-        self.receivers.insert(ip_port, Sent { bits, since: now, lately });
+        self.receivers.insert(ip_port, Sent { bits, since: now, all: 0, lately });
+    }
+
+    /// Whoever is at an ip:port may come to share another's allowance.
+    pub(crate) fn shares(&mut self, now: Time, ip_port: SocketAddr) {
+        if let Some(sent) = self.receivers.get_mut(&ip_port) {
+            (sent.since, sent.all) = (now, 0);
+        }
+    }
+
+    /// All that somebody was sent since it was limited, or may have come to share another's allowance.
+    ///
+    /// # Errors
+    /// It is more than its budget for that time.
+    pub(crate) fn check_all(&self, now: Time, to: SocketAddr) -> Result<(), String> {
+        let Some(sent) = self.receivers.get(&to).filter(|sent| sent.bits > 0) else {
+            return Ok(());
+        };
+        let (lasts, all) = (now.since(sent.since) + self.tick, sent.all);
+        let budget = sent.bits * lasts.as_millis() as u64 / 8000;
+        if all <= budget + AT_ONCE * MAX_DATAGRAM as u64 {
+            return Ok(());
+        }
+        Err(format!("{to} was sent {all} bytes in {lasts:?}, where {budget} are its budget"))
     }
 
     /// Nobody that is limited is at an ip:port any more, as far as is known.
@@ -54,6 +79,7 @@ impl Pacing {
             return Ok(());
         };
         sent.lately.push_back((now, bytes as u64));
+        sent.all += bytes as u64;
         let longest = WINDOWS[WINDOWS.len() - 1];
         while sent.lately.front().is_some_and(|(at, _)| now.since(*at) >= longest) {
             sent.lately.pop_front();

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Between two volleys.
-const VOLLEYS_EVERY: Duration = Duration::from_millis(2);
+pub(crate) const VOLLEYS_EVERY: Duration = Duration::from_millis(2);
 /// How often a flooder looks after its session before and after its flood.
-const IDLE: Duration = Duration::from_millis(50);
+pub(crate) const IDLE: Duration = Duration::from_millis(50);
 
 impl World<'_> {
     /// A flooder does what it does next.

@@ -474,6 +474,7 @@ pub(crate) enum Stream {
     Flooders,
     Shaping,
     Operator,
+    Steady,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

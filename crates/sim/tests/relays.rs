@@ -24,7 +24,9 @@ fn kept(relays: u32, seed: u64) -> OverlayReport {
 
 /// One that is kept for what happens in it: shaped links would change that.
 fn unshaped(relays: u32, seed: u64) -> OverlayConfig {
-    OverlayConfig { shaping: Some(false), ..OverlayConfig::new(relays, seed) }
+    let calm = OverlayConfig::new(relays, seed);
+    let none = Some(false);
+    OverlayConfig { shaping: none, budgets: none, floods: none, ..calm }
 }
 
 fn passes(config: &OverlayConfig) -> OverlayReport {
@@ -351,7 +353,9 @@ fn what_relays_lose_between_each_other_is_missing() {
 }
 
 fn shaped(relays: u32, seed: u64) -> OverlayConfig {
-    OverlayConfig { shaping: Some(true), ..OverlayConfig::new(relays, seed) }
+    let quiet = OverlayConfig { floods: Some(false), ..OverlayConfig::new(relays, seed) };
+    let participants = Some(12);
+    OverlayConfig { shaping: Some(true), budgets: Some(false), participants, ..quiet }
 }
 
 /// Something newer has taken the place of what is missing behind a shaped link, all there miss it, it is counted,
@@ -368,8 +372,8 @@ fn shaped_links_leave_out_what_is_counted_and_superseded_and_nothing_else() {
 
 /// The findings of some seeds with shaped links under a fault.
 fn findings_where_shaped(sabotage: OverlaySabotage) -> Vec<String> {
-    let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..shaped(2, seed) };
-    [0, 3].into_iter().flat_map(|seed| run_overlay(&config(seed)).findings).collect()
+    let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..shaped(3, seed) };
+    [1, 2].into_iter().flat_map(|seed| run_overlay(&config(seed)).findings).collect()
 }
 
 #[test]
@@ -381,7 +385,7 @@ fn relays_that_do_not_shape_their_links_are_caught() {
 #[test]
 fn relays_that_do_not_count_what_shaped_links_leave_out_are_caught() {
     let findings = findings_where_shaped(OverlaySabotage::ThinUncounted);
-    assert!(findings.iter().any(|what| what.contains("of which relays count 0")), "{findings:#?}");
+    assert!(findings.iter().any(|what| what.contains("of which it counts 0")), "{findings:#?}");
 }
 
 #[test]
@@ -402,6 +406,106 @@ fn what_is_lost_before_links_are_shaped_is_missing() {
             assert!(findings.iter().any(|what| is_missing(&what)), "{relay}: {findings:#?}");
         }
     }
+}
+
+/// More is counted than what is behind a shaped link can miss.
+#[test]
+fn relays_that_count_twice_what_shaped_links_leave_out_are_caught() {
+    let findings = findings_where_shaped(OverlaySabotage::ThinCountedTwice);
+    assert!(findings.iter().any(|what| what.contains("that it left out, where")), "{findings:#?}");
+}
+
+fn limited(relays: u32, seed: u64) -> OverlayConfig {
+    let quiet = OverlayConfig { floods: Some(false), ..OverlayConfig::new(relays, seed) };
+    let participants = Some(16);
+    OverlayConfig { shaping: Some(false), budgets: Some(true), participants, ..quiet }
+}
+
+/// Who may be sent so much only is sent no more, hears of everything in time, and nobody else misses anything.
+#[test]
+fn who_has_a_budget_is_sent_so_much_and_hears_of_everything_in_time() {
+    let configs = [(2, 1), (3, 4), (3, 5)].map(|(relays, seed)| limited(relays, seed));
+    let reports = configs.each_ref().map(passes);
+    let thinned: u64 = reports.iter().map(|report| report.thinned).sum();
+    assert!(thinned > 200, "{thinned} are thinned");
+    assert!(reports.iter().all(|report| report.deliveries_expected > 1000), "{reports:?}");
+}
+
+/// The findings of some seeds with budgets under a fault.
+fn findings_where_limited(sabotage: OverlaySabotage) -> Vec<String> {
+    let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..limited(3, seed) };
+    [3, 5].into_iter().flat_map(|seed| run_overlay(&config(seed)).findings).collect()
+}
+
+#[test]
+fn relays_that_send_more_than_a_budget_are_caught() {
+    let findings = findings_where_limited(OverlaySabotage::Unlimited);
+    assert!(findings.iter().any(|what| what.contains("are its budget")), "{findings:#?}");
+}
+
+#[test]
+fn who_has_a_budget_and_hears_nothing_of_somebody_is_found() {
+    let findings = findings_where_limited(OverlaySabotage::Starve);
+    let is_it = |what: &&String| what.contains("of participant 0") && what.contains("is missing");
+    assert!(findings.iter().any(|what| is_it(&what)), "{findings:#?}");
+}
+
+#[test]
+fn relays_that_do_not_count_what_budgets_leave_out_are_caught() {
+    let findings = findings_where_limited(OverlaySabotage::ThinUncounted);
+    assert!(findings.iter().any(|what| what.contains("of which it counts 0")), "{findings:#?}");
+}
+
+/// Links, budgets and what else there is leave out as much as they must, all at once.
+#[test]
+fn budgets_bind_behind_shaped_links() {
+    let both = |seed| OverlayConfig { budgets: Some(true), ..shaped(3, seed) };
+    let thinned: u64 = [1, 2].map(|seed| passes(&both(seed)).thinned).iter().sum();
+    assert!(thinned > 200, "{thinned} are thinned");
+}
+
+fn flooded(relays: u32, seed: u64) -> OverlayConfig {
+    let (shaping, budgets, floods) = (Some(false), Some(false), Some(true));
+    let participants = Some(12);
+    let config = OverlayConfig::new(relays, seed);
+    OverlayConfig { shaping, budgets, floods, participants, ..config }
+}
+
+/// Nobody on another comtree or at another relay notices, and no more passes links than the flooder may send.
+#[test]
+fn a_flood_of_one_relay_costs_nobody_else_anything() {
+    let reports = [4, 5, 7].map(|seed| passes(&flooded(3, seed)));
+    let sum = |count: fn(&OverlayReport) -> u64| reports.iter().map(count).sum::<u64>();
+    let [floods, over_links] = [sum(|one| one.flooded), sum(|one| one.flooded_over_links)];
+    assert!(floods > 10_000 && over_links > 1000, "{floods} flooded, {over_links} over links");
+    assert_eq!(sum(|one| one.thinned), 0);
+}
+
+/// The findings of a seed with floods under a fault.
+fn findings_where_flooded(sabotage: Sabotage, seed: u64) -> Vec<String> {
+    let sabotage = Some(OverlaySabotage::Access(sabotage));
+    run_overlay(&OverlayConfig { sabotage, seconds: 16, ..flooded(3, seed) }).findings
+}
+
+#[test]
+fn floods_that_relays_let_through_over_links_are_caught() {
+    let findings = findings_where_flooded(Sabotage::Unpoliced, 0);
+    let is_found = |what: &String| what.contains("updates of a flood went over link");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
+#[test]
+fn links_that_wait_behind_a_flood_on_another_lane_are_caught() {
+    let findings = findings_where_flooded(Sabotage::OneLane, 5);
+    let is_found = |what: &String| what.contains("to be read") || what.contains("cost");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
+#[test]
+fn floods_budgets_and_shaped_links_are_there_at_once() {
+    let all = OverlayConfig { budgets: Some(true), floods: Some(true), ..shaped(3, 1) };
+    let report = passes(&all);
+    assert!(report.thinned > 100 && report.flooded > 1000, "{report:?}");
 }
 
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the

@@ -1,9 +1,11 @@
 //! What happens where links are shaped: relays are told their capacities, and no more may leave over them.
 
 use super::config::OverlaySabotage;
+use super::floods::Flooded;
 use super::lately::WINDOW;
 use super::machine::key_of;
 use super::queue::Step;
+use super::shape::Hop;
 use super::shaping::Shaped;
 use super::world::World;
 use crate::network::Direction;
@@ -39,13 +41,32 @@ impl World<'_> {
         self.changed(relay, refused);
     }
 
-    /// A relay sends over a link: if that is shaped, no more than it may.
-    pub(crate) fn check_shaped(&mut self, link: usize, direction: Direction, bytes: usize) {
-        let is_it = |one: &Shaped| (one.link, one.direction) == (link, direction);
+    /// A link is up anew at a relay: that learns of it from the beginning.
+    pub(crate) fn begins_anew(&mut self, hop: Hop) {
+        for (one, lately) in self.scenario.shaped.iter().zip(&mut self.lately) {
+            if (one.link, one.direction) == hop {
+                lately.begun = self.now;
+            }
+        }
+    }
+
+    /// A relay sends over a link: if that is shaped, no more than it may. What tells of subscriptions has to go over it,
+    /// and may be more where somebody changes them thousands of times a second: that is not counted then.
+    pub(crate) fn sends_shaped(&mut self, hop: Hop, bytes: &[u8]) {
+        let is_it = |one: &Shaped| (one.link, one.direction) == hop;
         let Some(number) = self.scenario.shaped.iter().position(is_it) else { return };
+        let (link, direction) = hop;
+        let wire = self.scenario.wire_of_link(link);
+        let carried = self.keys.updates_in(wire, direction, bytes);
+        self.model.sent_over(self.now, hop, &carried);
+        let flooded = self.scenario.flooded.as_ref();
+        if carried.is_empty() && flooded.is_some_and(Flooded::changes_subscriptions) {
+            return;
+        }
         let Shaped { capacity, from, until, .. } = self.scenario.shaped[number];
-        let sent = self.lately[number].sends(self.now, bytes);
+        let sent = self.lately[number].sends(self.now, bytes.len());
         let most = capacity.bits as usize * WINDOW.as_millis() as usize / 8000 + SAFE_DATAGRAM;
+        let from = from.max(self.lately[number].begun);
         if (from + LEARNS..until).contains(&self.now) && sent > most {
             let what =
                 format!("{sent} bytes left in {WINDOW:?} over link {link}, where {most} may");

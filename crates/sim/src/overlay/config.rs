@@ -31,9 +31,14 @@ pub struct OverlayConfig {
     /// relays are slow, and much is published.
     pub roles_change: Option<bool>,
     /// Whether links between relays have a capacity for a while that is less than they are to carry; drawn from the
-    /// seed if not given. Then nothing is broken, no roles change, much is published, and at most 16 participants are
-    /// drawn. There is none in runs of less than 28 seconds.
+    /// seed if not given. Then no roles change, much is published of few groups, and at most 16 participants are drawn.
+    /// There is none in runs of less than 28 seconds.
     pub shaping: Option<bool>,
+    /// Whether some participants may be sent less than what they want; drawn from the seed if not given. Then much is
+    /// published of few groups, and at most 16 participants are drawn.
+    pub budgets: Option<bool>,
+    /// Whether somebody sends one relay far more than it may for a while; drawn from the seed if not given.
+    pub floods: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -61,6 +66,12 @@ pub enum OverlaySabotage {
     Unshaped,
     /// Updates that relays leave out are not counted.
     ThinUncounted,
+    /// They are counted twice.
+    ThinCountedTwice,
+    /// Relays are not told of participants' budgets.
+    Unlimited,
+    /// Who has a budget gets nothing of the first participant, which is said to be left out.
+    Starve,
 }
 
 impl OverlaySabotage {
@@ -68,11 +79,6 @@ impl OverlaySabotage {
     pub(crate) fn is_of_roles(self) -> bool {
         use OverlaySabotage::{ForgottenRoles, HastyRoles, PeersAtOnce, RolesInReverse};
         matches!(self, HastyRoles | RolesInReverse | ForgottenRoles(_) | PeersAtOnce)
-    }
-
-    /// Whether it is one of shaped links, which are there then.
-    pub(crate) fn is_of_shaping(self) -> bool {
-        matches!(self, OverlaySabotage::Unshaped | OverlaySabotage::ThinUncounted)
     }
 }
 
@@ -88,6 +94,8 @@ impl OverlayConfig {
             link_loss: None,
             roles_change: None,
             shaping: None,
+            budgets: None,
+            floods: None,
             sabotage: None,
         }
     }
@@ -103,6 +111,12 @@ impl OverlayConfig {
         }
         if let Some(shaping) = self.shaping {
             let _ = write!(command, " --shaping {shaping}");
+        }
+        if let Some(budgets) = self.budgets {
+            let _ = write!(command, " --budgets {budgets}");
+        }
+        if let Some(floods) = self.floods {
+            let _ = write!(command, " --floods {floods}");
         }
         command
     }

@@ -7,7 +7,7 @@ use crate::network::Direction;
 use crate::world::updates_in;
 use canopy_judge::{Secrets, Side};
 use canopy_session::{LoggedKeys, PublicKey};
-use canopy_wire::Sealed;
+use canopy_wire::{Address, Packet, Sealed};
 use std::collections::BTreeMap;
 
 /// For how many of a wire's last sessions the keys are kept.
@@ -28,6 +28,8 @@ pub(crate) struct Keys {
 enum Caller {
     Relay(usize),
     Participant(usize),
+    /// Somebody who floods.
+    Flooder,
 }
 
 impl Keys {
@@ -47,11 +49,16 @@ impl Keys {
         self.callers.insert(key, Caller::Participant(participant));
     }
 
+    /// Somebody who floods joins with this key.
+    pub(crate) fn floods(&mut self, key: PublicKey) {
+        self.callers.insert(key, Caller::Flooder);
+    }
+
     /// The relay that has this key.
     pub(crate) fn relay(&self, key: &PublicKey) -> Option<usize> {
         match self.callers.get(key)? {
             Caller::Relay(relay) => Some(*relay),
-            Caller::Participant(_) => None,
+            Caller::Participant(_) | Caller::Flooder => None,
         }
     }
 
@@ -69,6 +76,7 @@ impl Keys {
         let LoggedKeys { participant, from_participant, from_relay, .. } = keys;
         let (wire, pair) = match self.callers.get(&participant) {
             Some(Caller::Participant(number)) => (*number, [from_participant, from_relay]),
+            Some(Caller::Flooder) => return Ok(()),
             Some(Caller::Relay(caller)) => match scenario.links.between(*caller, relay) {
                 Some((link, Direction::Up)) => {
                     (scenario.wire_of_link(link), [from_participant, from_relay])
@@ -132,9 +140,26 @@ impl Keys {
 
     /// The updates in a datagram on a wire.
     pub(crate) fn updates_in(&self, wire: usize, direction: Direction, bytes: &[u8]) -> Vec<u64> {
+        self.read(wire, direction, bytes).map_or_else(|| updates_in(bytes), |it| updates_in(&it))
+    }
+
+    /// How many updates of a publisher are in a datagram on a wire.
+    pub(crate) fn updates_of(
+        &self,
+        wire: usize,
+        direction: Direction,
+        bytes: &[u8],
+        src: Address,
+    ) -> u64 {
+        let opened = self.read(wire, direction, bytes);
+        let packet = opened.as_deref().and_then(|opened| Packet::new_checked(opened).ok());
+        let updates = packet.and_then(|packet| packet.updates().ok()).into_iter().flatten();
+        updates.filter(|update| update.src == src).count() as u64
+    }
+
+    fn read(&self, wire: usize, direction: Direction, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut sides = self.sides[wire].iter().rev().map(|pair| &pair[way(direction)]);
-        let opened = sides.find_map(|side| side.read(bytes));
-        opened.map_or_else(|| updates_in(bytes), |opened| updates_in(&opened))
+        sides.find_map(|side| side.read(bytes))
     }
 }
 

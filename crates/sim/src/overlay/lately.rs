@@ -10,6 +10,8 @@ pub(crate) const WINDOW: Duration = Duration::from_millis(100);
 /// What left over a shaped link lately.
 #[derive(Debug, Default)]
 pub(crate) struct Lately {
+    /// Since when the link is up.
+    pub(crate) begun: Time,
     sent: VecDeque<(Time, usize)>,
     bytes: usize,
 }

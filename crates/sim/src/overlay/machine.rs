@@ -2,18 +2,21 @@
 
 use super::scenario::Scenario;
 use super::shape::{Edge, Node, Tree};
-use crate::host::{Inboxes, Thread, UNIX_ZERO, Waiting, steer};
+use crate::flood::{FLOODED, Floods};
+use crate::host::{Inboxes, Read, Thread, UNIX_ZERO, Waiting, steer};
+use crate::sabotage::Sabotage;
 use canopy_overlay::{Net, changes};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
-    FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, Places, Ready,
-    Received, Relay, RelayConfig, SendBatch, Siblings, TableLimits,
+    FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, PathShare, Places,
+    Ready, Received, Relay, RelayConfig, SendBatch, Siblings, TableLimits,
 };
 use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
-use canopy_wire::{Comtree, SAFE_DATAGRAM, Tag, Time};
+use canopy_wire::{Comtree, Lane, SAFE_DATAGRAM, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::convert::Infallible;
+use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -50,6 +53,8 @@ pub(crate) fn identity(relay: usize) -> Identity {
 #[derive(Default)]
 pub(crate) struct Done {
     pub(crate) sent: Vec<Sent>,
+    /// What was read, at a relay that is flooded.
+    pub(crate) read: Vec<Read>,
     /// The other data threads that have something to take, a bit for each.
     pub(crate) to_wake: u64,
     /// The sessions that began.
@@ -79,11 +84,23 @@ pub(crate) struct Sockets<'a> {
     /// The datagram at hand.
     opened: &'a mut Vec<u8>,
     pub(crate) sent: Vec<Sent>,
+    losses: Losses,
+    /// What is read, where that is watched.
+    watched: Option<Watched>,
+}
+
+/// What a turn read, and what came of it.
+#[derive(Default)]
+struct Watched {
+    read: Vec<Read>,
+    /// What the counters were before the datagram at hand.
+    before: Option<Counters>,
 }
 
 impl<'a> Sockets<'a> {
     pub(crate) fn new(now: Time, inboxes: &'a mut Inboxes, opened: &'a mut Vec<u8>) -> Sockets<'a> {
-        Sockets { now, inboxes, opened, sent: Vec::new() }
+        let (sent, losses) = (Vec::new(), Losses::default());
+        Sockets { now, inboxes, opened, sent, losses, watched: None }
     }
 }
 
@@ -99,12 +116,26 @@ impl Medium for Sockets<'_> {
     }
 
     fn next(&mut self, inlet: Inlet) -> Option<Received<'_>> {
-        let waiting = self.inboxes.next(inlet)?;
+        let Some(waiting) = self.inboxes.next(inlet) else {
+            self.watched.iter_mut().for_each(|watched| watched.before = None);
+            return None;
+        };
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
         self.opened.extend_from_slice(&waiting.bytes);
-        let waited = self.now.since(waiting.at);
-        Some(Received { from: waiting.from.into(), waited, bytes: self.opened })
+        let (waited, from) = (self.now.since(waiting.at), waiting.from.into());
+        if let Some(watched) = &mut self.watched {
+            watched.read.push(Read::new(waiting));
+        }
+        Some(Received { from, waited, bytes: self.opened })
+    }
+
+    fn observe(&mut self, relay: &Relay) {
+        let Some(watched) = &mut self.watched else { return };
+        let before = watched.before.replace(relay.counters().clone());
+        if let (Some(before), Some(read)) = (before, watched.read.last_mut()) {
+            read.moved(&before, relay.counters());
+        }
     }
 
     fn send(&mut self, batch: &SendBatch) {
@@ -116,13 +147,15 @@ impl Medium for Sockets<'_> {
     }
 
     fn losses(&mut self) -> Losses {
-        Losses::default()
+        mem::take(&mut self.losses)
     }
 }
 
 pub(crate) struct Machine {
     number: usize,
     scenario: Rc<Scenario>,
+    /// A fault of its own.
+    sabotage: Option<Sabotage>,
     /// What its settings say.
     net: Net,
     rng: ChaCha8Rng,
@@ -135,8 +168,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(number: usize, scenario: &Rc<Scenario>, rng: ChaCha8Rng) -> Machine {
+    pub(crate) fn new(
+        number: usize,
+        scenario: &Rc<Scenario>,
+        rng: ChaCha8Rng,
+        sabotage: Option<Sabotage>,
+    ) -> Machine {
         Machine {
+            sabotage,
             number,
             net: settings(number, scenario),
             scenario: Rc::clone(scenario),
@@ -276,6 +315,11 @@ impl Machine {
         self.apply(now, &change)
     }
 
+    /// What a member may be sent from now on. Returns whether the relay knows it.
+    pub(crate) fn set_budget(&mut self, now: Time, change: &Change) -> bool {
+        self.is_up() && self.apply(now, change).is_none()
+    }
+
     /// Takes a branch from the relay.
     pub(crate) fn remove_branch(&mut self, now: Time, tree: &Tree, other: usize) -> Option<String> {
         let id = branch_id(&self.scenario, tree.comtree, (self.number, other))?;
@@ -296,9 +340,28 @@ impl Machine {
         from: SocketAddr,
         bytes: Rc<[u8]>,
     ) -> Option<(usize, Time)> {
-        let (number, inlet) = steer(&bytes, self.threads.len());
+        let (number, inlet) = self.steer(&bytes);
         let waiting = Waiting { from, bytes, at: now, participant: None, corrupted: false };
         self.threads[number].arrive(inlet, waiting).map(|at| (number, at))
+    }
+
+    /// What floods the relay, if something does.
+    fn floods(&self) -> Option<&Floods> {
+        let flooded = self.scenario.flooded.as_ref();
+        flooded.filter(|flooded| flooded.relay == self.number).map(|flooded| &flooded.floods)
+    }
+
+    fn steer(&self, bytes: &[u8]) -> (usize, Inlet) {
+        let (number, inlet) = steer(bytes, self.threads.len());
+        let is_one = self.sabotage == Some(Sabotage::OneLane) && self.floods().is_some();
+        (number, if is_one { Inlet::Lane(Lane::of(FLOODED)) } else { inlet })
+    }
+
+    /// Whether the socket that a datagram is for holds another one.
+    pub(crate) fn has_room_for(&mut self, bytes: &[u8]) -> bool {
+        let Some(holds) = self.floods().map(|floods| floods.receive_queue) else { return true };
+        let (number, inlet) = self.steer(bytes);
+        self.threads[number].has_room(inlet, holds)
     }
 
     /// A data thread is woken by another. Returns when it wants a turn.
@@ -318,11 +381,18 @@ impl Machine {
 
     /// A data thread has its turn.
     pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
+        let per_datagram = self.floods().map(|floods| floods.per_datagram);
         let thread = &mut self.threads[number];
         thread.begin_turn(now + self.scenario.turn);
-        let mut sockets = Sockets::new(now, &mut thread.inboxes, &mut self.opened);
+        let losses = mem::take(&mut thread.losses);
+        let watched = per_datagram.map(|_| Watched::default());
+        let sockets = Sockets::new(now, &mut thread.inboxes, &mut self.opened);
+        let mut sockets = Sockets { losses, watched, ..sockets };
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
-        let mut done = Done { sent: sockets.sent, to_wake, ..Done::default() };
+        let read = sockets.watched.take().map_or_else(Vec::new, |watched| watched.read);
+        let mut done = Done { sent: sockets.sent, read, to_wake, ..Done::default() };
+        let took = per_datagram.unwrap_or_default() * done.read.len() as u32;
+        thread.busy_until = thread.busy_until + took;
         let relay = thread.turn.relay_mut();
         while let Some(keys) = relay.poll_key_log() {
             done.opened.push(keys);
@@ -345,6 +415,17 @@ impl Machine {
         done
     }
 
+    fn budgets(&self) -> Budgets {
+        let mut budgets = match &self.scenario.flooded {
+            Some(_) if self.sabotage == Some(Sabotage::Unpoliced) => Budgets::NONE,
+            flooded => flooded.as_ref().map_or(Budgets::default(), |it| it.floods.budgets),
+        };
+        if !self.scenario.asks_paths() {
+            budgets.paths = PathShare::Off;
+        }
+        budgets
+    }
+
     fn config(&self, max_sessions: u32, places: &Places, gate: &Gate) -> RelayConfig {
         RelayConfig {
             mode: self.scenario.mode,
@@ -365,7 +446,7 @@ impl Machine {
                 max_subscriptions: 1 << 14,
                 ..TableLimits::default()
             },
-            budgets: Budgets::default(),
+            budgets: self.budgets(),
             gate: gate.clone(),
             smallest_set: None,
         }

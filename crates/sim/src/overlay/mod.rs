@@ -4,8 +4,10 @@
 //!
 //! Every relay runs the code of the daemon's data threads, every participant that of the SDK.
 
+mod budgets;
 mod capacity;
 mod config;
+mod floods;
 mod keys;
 mod lately;
 pub(crate) mod machine;

@@ -68,7 +68,7 @@ impl World<'_> {
 
     /// The application ends. It may say so; whether that arrives it does not wait to hear.
     fn go(&mut self, number: usize, in_order: bool) {
-        self.model.vanish(number);
+        self.model.vanish(self.now, number, in_order);
         let participant = &mut self.participants[number];
         let Some(mut session) = participant.session.take() else { return };
         self.tallies.client_time += self.now.since(participant.since);
@@ -101,6 +101,7 @@ impl World<'_> {
         }
         let wait = self.rng.random_range(self.scenario.habits.choose_ms.clone());
         self.after(Duration::from_millis(wait), Step::Choose(number));
+        self.pacing.shares(self.now, self.participants[number].ip_port);
         let changes = if self.participants[number].wants.is_empty() { 3 } else { 1 };
         for _ in 0..changes {
             let participant = &mut self.participants[number];
@@ -218,7 +219,10 @@ impl World<'_> {
     fn hear(&mut self, number: usize, event: Event) {
         let now = self.now;
         match event {
-            Event::Connected(address) => self.model.connected(now, number, address),
+            Event::Connected(address) => {
+                self.model.connected(now, number, address);
+                self.limit(number, address);
+            }
             Event::Lost => self.model.lost(now, number),
             Event::Subscribed(group, level) => {
                 self.model.acknowledged(now, number, group, Some(level));

@@ -41,6 +41,8 @@ pub(crate) enum Step {
     Change(usize, Box<Change>),
     /// By its number in the scenario: a link is shaped from now on, or not any more.
     Shape(usize, bool),
+    /// Somebody who floods does what it does next.
+    Flood(usize),
     Heal,
     LeaveAll,
 }

@@ -89,6 +89,10 @@ pub struct OverlayReport {
     pub most_groups: u32,
     /// The most routes that a relay held.
     pub most_routes: u32,
+    /// Datagrams of those who flood.
+    pub flooded: u64,
+    /// Updates of theirs that passed links.
+    pub flooded_over_links: u64,
     /// Whether the run went on until everything had to have expired.
     pub checked_expiry: bool,
     /// What the network did.
@@ -112,9 +116,8 @@ impl OverlayReport {
         let (scenario, tally, tallies) = (&world.scenario, world.model.tally(), &world.tallies);
         let [keys_changed, link_keys_changed] = world.keys.changed(scenario.participants);
         let died_of_hop_limit = counters.dropped(DropReason::HopLimit);
-        let is_circle = died_of_hop_limit > 0;
         let mut findings = tally.findings.clone();
-        if is_circle {
+        if died_of_hop_limit > 0 {
             findings.push(format!(
                 "{died_of_hop_limit} updates died of their hop limit: the branches of a comtree form \
                  a circle"
@@ -152,7 +155,7 @@ impl OverlayReport {
             stuck: tally.stuck,
             broken_invariants: tally.broken,
             died_of_hop_limit,
-            runs_in_a_circle: is_circle,
+            runs_in_a_circle: died_of_hop_limit > 0,
             leaves: tallies.moves,
             crashes: tallies.crashes,
             relay_restarts: tallies.relay_restarts,
@@ -167,6 +170,8 @@ impl OverlayReport {
             most_subscriptions: tallies.peak.subscriptions,
             most_groups: tallies.peak.groups,
             most_routes: tallies.peak.routes,
+            flooded: tallies.flooded,
+            flooded_over_links: tallies.flooded_over_links,
             checked_expiry: scenario.expires,
             network: world.network.counts().clone(),
             relay: RelayTotals::new(counters),

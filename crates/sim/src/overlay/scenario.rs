@@ -1,14 +1,17 @@
 //! Everything that a seed decides before the first datagram.
 
+use super::budgets;
 use super::config::{OverlayConfig, OverlaySabotage};
+use super::floods::{self, Flooded};
 use super::meshes::{draw_mesh_reloads, join_threads};
 use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use super::shaping::{self, Shaped};
+use crate::flood::FLOODED;
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
-use canopy_relay::Mode;
+use canopy_relay::{Budget, Mode};
 use canopy_session::PacketsPerKey;
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
@@ -74,6 +77,20 @@ pub(crate) struct Habits {
     pub(crate) roam_ms: Option<Range<u64>>,
 }
 
+impl Habits {
+    /// Much is said of few things, so that what does not hold everything holds some of each.
+    fn speak_much(&mut self, is_steady: bool) {
+        if is_steady {
+            (self.roam_ms, self.choose_ms) = (None, LONGEST_RUN_MS..LONGEST_RUN_MS + 1);
+        }
+        self.groups = self.groups.min(FEW_GROUPS);
+        self.wants = self.groups as usize;
+        self.publish_ms = 50..130;
+        self.unicast = self.unicast.min(0.05);
+        self.longest = self.longest.min(120);
+    }
+}
+
 /// How long things may take before they count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
@@ -83,6 +100,8 @@ pub(crate) struct Patience {
     pub(crate) deliver: Duration,
     /// From the end of a fault until what it broke is mended.
     pub(crate) recover: Duration,
+    /// From when a participant vanishes until no relay sends it anything.
+    pub(crate) forget: Duration,
 }
 
 /// All that is fixed about a run.
@@ -114,6 +133,10 @@ pub(crate) struct Scenario {
     pub(crate) reloads: Vec<Reload>,
     /// Links that are shaped for a while.
     pub(crate) shaped: Vec<Shaped>,
+    /// What participants may be sent, for those who may not be sent everything.
+    pub(crate) budgets: Vec<Option<Budget>>,
+    /// A relay that some flood, and how relays are armed.
+    pub(crate) flooded: Option<Flooded>,
     pub(crate) patience: Patience,
     /// From here on nothing is broken any more.
     pub(crate) calm_from: Time,
@@ -142,6 +165,11 @@ const LATE_SLACK: u64 = 24;
 const FAR: u8 = 64;
 /// In a circle they go around this often at most.
 const AROUND: u8 = 12;
+/// Where much is said, the most participants, and the most groups of a comtree.
+const FEW_PARTICIPANTS: u32 = 16;
+const FEW_GROUPS: u32 = 3;
+/// Nobody changes its mind in a run.
+const LONGEST_RUN_MS: u64 = 1_000_000;
 /// Copies of one relay's sessions and those who come back.
 const MOST_PARTICIPANTS: u32 = 400;
 
@@ -153,20 +181,20 @@ impl Scenario {
         let links = cycle(config, links, &mut trees);
         let drawn = (config.relays * rng.random_range(3..9)).clamp(6, MOST_PARTICIPANTS);
         let is_shaped = shaping::is_drawn(config);
-        let drawn = if is_shaped { shaping::few(drawn) } else { drawn };
+        let has_budgets = budgets::is_drawn(config, is_shaped);
+        let drawn = if is_shaped || has_budgets { drawn.min(FEW_PARTICIPANTS) } else { drawn };
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
             Some(_) => Weather::Lossy,
-            None if is_sabotaged || is_shaped || asks_for_roles(config) => Weather::Clean,
+            None if is_sabotaged || asks_for_roles(config) => Weather::Clean,
             None => draw_weather(rng),
         };
         let wires = draw_wires(weather, [participants, links.ends().len()], config.link_loss, rng);
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
-        let is_whole =
-            is_sabotaged || is_shaped || asks_for_roles(config) || config.link_loss.is_some();
+        let is_whole = is_sabotaged || asks_for_roles(config) || config.link_loss.is_some();
         let breaks = !is_whole && rng.random_bool(0.4);
         let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
         let mut scenario = Scenario {
@@ -194,6 +222,8 @@ impl Scenario {
             moves: Vec::new(),
             reloads: Vec::new(),
             shaped: Vec::new(),
+            budgets: vec![None; participants],
+            flooded: None,
             patience: Patience::default(),
             calm_from,
             quiet_from: leave_at - QUIET.min(calm / 2),
@@ -203,9 +233,7 @@ impl Scenario {
             links,
             trees,
         };
-        if is_shaped {
-            scenario.shape_links(config);
-        }
+        scenario.draw_limits(config, (is_shaped, has_budgets));
         let may_move = !is_sabotaged && !is_shaped && !asks_for_roles(config);
         if may_move && scenario.faults.is_empty() && !scenario.loses() {
             scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
@@ -220,28 +248,82 @@ impl Scenario {
         self.leave_at.as_nanos() / 1_000_000_000
     }
 
+    /// Updates a second for one participant's eyes, at most.
+    pub(crate) fn unicasts_a_second(&self) -> u64 {
+        let each_second = self.participants as u64 * 1000 / self.habits.publish_ms.start;
+        (each_second as f64 * self.habits.unicast).ceil() as u64
+    }
+
+    /// Whether anybody may be sent so much only.
+    pub(crate) fn has_budgets(&self) -> bool {
+        self.budgets.iter().any(Option::is_some)
+    }
+
+    /// Whether relays ask how much paths bear. They do not where links are shaped, somebody has a budget, or turns take
+    /// long, so that all that is left out has its reason.
+    pub(crate) fn asks_paths(&self) -> bool {
+        !self.is_thinned() && self.flooded.is_none()
+    }
+
+    /// Whether relays leave out updates where a link or a budget does not hold them.
+    pub(crate) fn is_thinned(&self) -> bool {
+        self.has_budgets() || !self.shaped.is_empty()
+    }
+
     /// The wire of a link.
     pub(crate) fn wire_of_link(&self, link: usize) -> usize {
         self.participants + link
     }
 
-    /// Links are shaped for a while. Much is said of few things then, so that they bear some of each, and not all.
+    /// What does not hold all that is said: shaped links, and budgets; and who says far more than it may.
+    fn draw_limits(&mut self, config: &OverlayConfig, (is_shaped, has_budgets): (bool, bool)) {
+        if is_shaped || has_budgets {
+            let is_steady = stream(config.seed, Stream::Steady).random_bool(0.5);
+            self.habits.speak_much(is_steady);
+        }
+        if is_shaped {
+            self.shape_links(config);
+        }
+        if has_budgets {
+            self.budgets = budgets::draw(config.seed, self);
+            let calm = self.leave_at.since(self.calm_from);
+            self.quiet_from = self.leave_at - (QUIET + budgets::WAITS).min(calm / 2);
+        }
+        if floods::is_drawn(config) {
+            self.draw_floods(config);
+        }
+    }
+
+    /// Links are shaped for a while.
     fn shape_links(&mut self, config: &OverlayConfig) {
-        let habits = &mut self.habits;
-        habits.groups = habits.groups.min(shaping::FEW_GROUPS);
-        habits.wants = habits.groups as usize;
-        habits.publish_ms = 40..100;
-        habits.unicast = habits.unicast.min(0.05);
-        habits.longest = habits.longest.min(120);
-        let each_second = self.participants as u64 * 1000 / habits.publish_ms.start;
+        let habits = &self.habits;
         let setting = shaping::Setting {
             links: self.links.ends().len(),
             flows: self.participants as u64 * u64::from(habits.groups),
-            unicasts: (each_second as f64 * habits.unicast).ceil() as u64,
+            unicasts: self.unicasts_a_second(),
             longest: habits.longest,
             calm_from: self.calm_from,
         };
         self.shaped = shaping::draw(config.seed, &setting);
+    }
+
+    /// A relay is flooded, on a comtree of its own or on the first.
+    fn draw_floods(&mut self, config: &OverlayConfig) {
+        let mut tree = self.trees[0].clone();
+        tree.comtree = FLOODED;
+        let flooded = Flooded::draw(config, self);
+        let up = flooded.floods.budgets.member;
+        for budget in self.budgets.iter_mut().flatten() {
+            (budget.up_packets, budget.up_bits) = (up.up_packets, up.up_bits);
+        }
+        self.trees.push(tree);
+        self.flooded = Some(flooded);
+    }
+
+    /// The comtrees of participants, which are all but that of who floods.
+    pub(crate) fn peaceful(&self) -> &[Tree] {
+        let count = self.trees.iter().filter(|tree| tree.comtree != FLOODED).count();
+        &self.trees[..count]
     }
 
     /// In most scenarios a key seals few packets: no fewer than twice what may come late on a link, or be
@@ -350,10 +432,13 @@ impl Scenario {
             Weather::Clean | Weather::Reordering | Weather::Duplicating => Duration::ZERO,
             Weather::Lossy | Weather::Storm => Duration::from_secs(4),
         };
+        let turns = self.flooded.as_ref().map_or(Duration::ZERO, Flooded::delays);
+        let repeats = repeats + turns;
         Patience {
             settle: deliver * 2 + repeats + succession,
             deliver: deliver + self.late_copies,
             recover: deliver * 2 + repeats + Duration::from_secs(6),
+            forget: EXPIRY,
         }
     }
 }
@@ -554,7 +639,13 @@ mod tests {
     #[test]
     fn relays_move_from_one_relay_of_a_mesh_to_another_and_nothing_is_lost() {
         for (relays, seed) in [(8, 247), (6, 266), (12, 370), (12, 762), (11, 2490), (12, 2624)] {
-            let config = OverlayConfig { shaping: Some(false), ..OverlayConfig::new(relays, seed) };
+            let config = OverlayConfig::new(relays, seed);
+            let config = OverlayConfig {
+                shaping: Some(false),
+                budgets: Some(false),
+                floods: Some(false),
+                ..config
+            };
             let scenario = Scenario::draw(&config);
             let moved = scenario.moves.iter().filter(|one| is_along_mesh(&scenario, one)).count();
             assert!(moved > 1, "seed {seed} moves none along a mesh");
@@ -569,6 +660,12 @@ mod tests {
         let is_shaped =
             |seed: &u64| !Scenario::draw(&OverlayConfig::new(3, *seed)).shaped.is_empty();
         assert!((3..20).contains(&(0..40).filter(is_shaped).count()));
+    }
+
+    #[test]
+    fn some_participants_have_budgets_in_some_seeds() {
+        let has_budgets = |seed: &u64| Scenario::draw(&OverlayConfig::new(3, *seed)).has_budgets();
+        assert!((3..20).contains(&(0..40).filter(has_budgets).count()));
     }
 
     fn is_along_mesh(scenario: &Scenario, of: &Move) -> bool {

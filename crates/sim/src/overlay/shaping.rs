@@ -1,6 +1,6 @@
 //! Links that are shaped for a while below what they are to carry: which ones, and how far.
 
-use super::config::{OverlayConfig, OverlaySabotage};
+use super::config::OverlayConfig;
 use crate::network::Direction;
 use crate::scenario::{Stream, stream};
 use canopy_relay::Down;
@@ -14,20 +14,18 @@ pub const SHAPED_SECONDS: u32 = 28;
 /// Links are shaped from here until so long before all is well.
 const FROM: Time = Time::from_millis(3000);
 const BEFORE_CALM: Duration = Duration::from_secs(5);
-/// In which time such a link bears an update of every flow: no flow gets less.
+/// In which time every flow is to get an update through: the relay's own floor.
 pub(crate) const FLOOR: Duration = Duration::from_secs(2);
-/// How long an update waits for a shaped link at most.
-pub(crate) const WAITS: Duration = Duration::from_secs(4);
-/// The most participants, and the most groups of a comtree.
-const FEW_PARTICIPANTS: u32 = 16;
-pub(crate) const FEW_GROUPS: u32 = 3;
-
+/// How much longer that takes on links that bear less.
+const LONGER: std::ops::Range<u32> = 10..20;
 /// One direction of a link, shaped for a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shaped {
     pub(crate) link: usize,
     pub(crate) direction: Direction,
     pub(crate) capacity: Down,
+    /// In which time it bears an update of every flow: no flow gets less, as far as there is room.
+    pub(crate) floor: Duration,
     pub(crate) from: Time,
     pub(crate) until: Time,
 }
@@ -35,23 +33,22 @@ pub(crate) struct Shaped {
 impl Shaped {
     /// Whether it may keep back, or leave out, what was published then and is otherwise so long on its way.
     pub(crate) fn concerns(&self, published: Time, on_its_way: Duration) -> bool {
-        (self.from - on_its_way..self.until + WAITS).contains(&published)
+        (self.from - on_its_way..self.until + self.waits()).contains(&published)
+    }
+
+    /// How long an update waits for it at most.
+    pub(crate) fn waits(&self) -> Duration {
+        self.floor * 2
     }
 }
 
-/// Whether links are to be shaped. Then nothing else is broken or changes.
+/// Whether links are to be shaped. Then no roles change.
 pub(crate) fn is_drawn(config: &OverlayConfig) -> bool {
     let is_drawn = stream(config.seed, Stream::Shaping).random_bool(0.2);
-    let is_asked_for = config.sabotage.is_some_and(OverlaySabotage::is_of_shaping);
     let is_free =
         config.sabotage.is_none() && config.link_loss.is_none() && config.roles_change.is_none();
     let is_long = config.seconds >= SHAPED_SECONDS && config.relays > 1;
-    is_long && (is_asked_for || config.shaping.unwrap_or(is_drawn && is_free))
-}
-
-/// How many participants there are at most where links are shaped.
-pub(crate) fn few(participants: u32) -> u32 {
-    participants.min(FEW_PARTICIPANTS)
+    is_long && config.shaping.unwrap_or(is_drawn && is_free)
 }
 
 /// What of a scenario decides how far its links are shaped.
@@ -73,13 +70,19 @@ pub(crate) fn draw(seed: u64, setting: &Setting) -> Vec<Shaped> {
     rng.set_word_pos(1 << 20);
     let Setting { links, flows, unicasts, longest, calm_from } = *setting;
     let update_bits = (longest as u64 + 40) * 8;
-    let least = (flows / FLOOR.as_secs() + unicasts + 4) * update_bits;
     let mut shaped: Vec<Shaped> = Vec::new();
     for _ in 0..rng.random_range(1..3) {
+        // Some bear less than all flows need at their floor, and the others more.
+        let (floor, times) = match rng.random_bool(0.3) {
+            true => (FLOOR * rng.random_range(LONGER) / 10, 10),
+            false => (FLOOR, rng.random_range(10..16)),
+        };
+        let least = flows * 1000 / floor.as_millis() as u64 + unicasts + 4;
         let one = Shaped {
             link: rng.random_range(0..links),
             direction: if rng.random() { Direction::Up } else { Direction::Down },
-            capacity: Down { bits: least * rng.random_range(10..16) / 10, updates: 0 },
+            capacity: Down { bits: least * update_bits * times / 10, updates: 0 },
+            floor,
             from: FROM,
             until: calm_from - BEFORE_CALM,
         };

@@ -1,6 +1,7 @@
 //! The world of a run: one queue of events in virtual time, and what each of them does.
 
 use super::config::{OverlayConfig, OverlaySabotage};
+use super::floods::{self, OverlayFlooder};
 use super::keys::Keys;
 use super::lately::Lately;
 use super::machine::{self, Held, Machine, Sent};
@@ -10,7 +11,9 @@ use super::progress::Reloads;
 use super::proofs::Proofs;
 use super::queue::{Datagram, Queue, Step};
 use super::scenario::{Element, Move, Scenario, access_sabotage};
+use crate::flooder::OWN_GROUPS;
 use crate::network::{Direction, Fate, Loss, Network};
+use crate::pacing::Pacing;
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
 use crate::trace::{Tap, Trace};
@@ -49,6 +52,9 @@ pub(crate) struct Tallies {
     pub(crate) peak: Held,
     /// Datagrams that left relays for others.
     pub(crate) over_links: u32,
+    /// Datagrams of those who flood, and updates of theirs that passed links.
+    pub(crate) flooded: u64,
+    pub(crate) flooded_over_links: u64,
 }
 
 pub(crate) struct World<'a> {
@@ -70,6 +76,9 @@ pub(crate) struct World<'a> {
     cut: Vec<bool>,
     /// What left over each shaped link.
     pub(crate) lately: Vec<Lately>,
+    /// What those with budgets are sent.
+    pub(crate) pacing: Pacing,
+    pub(crate) flooders: Vec<OverlayFlooder>,
     pub(crate) trace: Trace<'a>,
     saboteur: Saboteur,
 }
@@ -80,7 +89,8 @@ impl<'a> World<'a> {
         let mut rng = stream(config.seed, Stream::World);
         let participants: Vec<_> = (0..scenario.participants)
             .map(|number| {
-                let tree = &scenario.trees[number % scenario.trees.len()];
+                let trees = scenario.peaceful();
+                let tree = &trees[number % trees.len()];
                 let relays: Vec<_> = tree.relays().collect();
                 let relay = relays[rng.random_range(0..relays.len())];
                 Participant::new(number, tree.comtree, relay)
@@ -101,11 +111,16 @@ impl<'a> World<'a> {
             queue: Queue::default(),
             network: Network::new(stream(config.seed, Stream::Network), &scenario.wires),
             machines: machines
-                .map(|number| Machine::new(number, &scenario, ChaCha8Rng::from_seed(host.random())))
+                .map(|number| {
+                    let rng = ChaCha8Rng::from_seed(host.random());
+                    Machine::new(number, &scenario, rng, access_sabotage(config.sabotage))
+                })
                 .collect(),
             reloads: Reloads::new(&scenario),
             cut: vec![false; scenario.links.ends().len()],
             lately: scenario.shaped.iter().map(|_| Lately::default()).collect(),
+            pacing: Pacing::new(scenario.mode),
+            flooders: floods::flooders(config, &scenario),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(access_sabotage(config.sabotage)),
             rng,
@@ -134,6 +149,7 @@ impl<'a> World<'a> {
         }
         self.plan_reloads();
         self.plan_shaping();
+        self.plan_floods();
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.scenario.leave_at, Step::LeaveAll);
         self.at(self.now, Step::Judge);
@@ -183,6 +199,7 @@ impl<'a> World<'a> {
                 self.changed(relay, refused);
             }
             Step::Shape(number, begins) => self.shape(number, begins),
+            Step::Flood(number) => self.flood(number),
             Step::Heal => self.network.heal(),
             Step::LeaveAll => self.leave_all(),
         }
@@ -238,7 +255,8 @@ impl<'a> World<'a> {
                 self.model.broken(self.now, || format!("relay {relay} sends to {to}"));
                 return self.network.offer_nowhere(Loss::Unreachable);
             };
-            self.check_shaped(link, direction, bytes.len());
+            self.sends_shaped((link, direction), &bytes);
+            self.floods_over((link, direction), &bytes);
             self.tallies.over_links += 1;
             let wire = self.scenario.wire_of_link(link);
             let is_dropped = match self.config.sabotage {
@@ -277,9 +295,13 @@ impl<'a> World<'a> {
         for (to, bytes) in self.saboteur.take(to, bytes, carries_updates, someone) {
             let Some(wire) = participant_at(to).filter(|one| *one < self.participants.len()) else {
                 self.network.offer_nowhere(Loss::Unreachable);
+                self.tell_flooder(to, &bytes);
                 continue;
             };
             let direction = Direction::Down;
+            if self.scenario.budgets[wire].is_some() && !self.sends_limited(wire, to, &bytes) {
+                continue;
+            }
             self.carry(Datagram { from, to, bytes, wire, direction });
         }
     }
@@ -308,8 +330,9 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, datagram: &Datagram) {
         let Datagram { from, to, bytes, wire, .. } = datagram;
-        let is_cut =
-            wire.checked_sub(self.scenario.participants).is_some_and(|link| self.cut[link]);
+        let is_cut = wire
+            .checked_sub(self.scenario.participants)
+            .is_some_and(|link| self.cut.get(link) == Some(&true));
         let relay = machine::relay_at(*to);
         let is_there = match relay {
             Some(relay) => self.machines[relay].is_up(),
@@ -317,6 +340,10 @@ impl<'a> World<'a> {
         };
         if is_cut || !is_there {
             return self.network.count_loss(Loss::Unreachable);
+        }
+        if relay.is_some_and(|relay| !self.machines[relay].has_room_for(bytes)) {
+            self.network.count_loss(Loss::ReceiveQueueFull);
+            return self.had_no_room(datagram);
         }
         self.network.arrived();
         self.trace.arrived(self.now, *from, *to, bytes);
@@ -340,6 +367,9 @@ impl<'a> World<'a> {
         if let Some(what) = done.broken {
             self.model.broken(self.now, || what);
         }
+        if !done.opened.is_empty() {
+            self.limit_again(relay);
+        }
         for keys in done.opened {
             if let Err(what) = self.keys.opened(&self.scenario, relay, keys) {
                 self.model.broken(self.now, || what);
@@ -350,7 +380,11 @@ impl<'a> World<'a> {
             let link = other.and_then(|other| self.scenario.links.between(relay, other));
             if let Some((link, side)) = link {
                 self.model.link_stands(self.now, link, side, is_up);
+                self.begins_anew((link, side));
             }
+        }
+        for read in done.read {
+            self.police(&read);
         }
         let epoch = self.machines[relay].epoch();
         for other in (0..self.machines[relay].threads()).filter(|one| done.to_wake & 1 << one != 0)
@@ -444,21 +478,28 @@ impl<'a> World<'a> {
     }
 
     fn judge_until(&mut self, now: Time) {
-        let counters = self.counters();
-        let left_out: u64 = [DropReason::Thinned, DropReason::WaitedTooLong]
-            .into_iter()
-            .map(|reason| counters.dropped(reason))
-            .sum();
-        let is_hidden = self.config.sabotage == Some(OverlaySabotage::ThinUncounted);
-        self.model.judge(now, if is_hidden { 0 } else { left_out });
+        let times = match self.config.sabotage {
+            Some(OverlaySabotage::ThinUncounted) => 0,
+            Some(OverlaySabotage::ThinCountedTwice) => 2,
+            _ => 1,
+        };
+        let counted = |machine: &Machine| {
+            let counters = machine.counters();
+            let reasons = [DropReason::Thinned, DropReason::WaitedTooLong];
+            let counted: u64 = reasons.into_iter().map(|reason| counters.dropped(reason)).sum();
+            counted * times
+        };
+        let counted: Vec<u64> = self.machines.iter().map(counted).collect();
+        self.model.judge(now, &counted);
     }
 
     /// What a relay holds grows with what there is, not with what has happened.
     fn check_held(&mut self, relay: usize, held: Held) {
         let scenario = &self.scenario;
         let threads = u32::from(scenario.threads[relay]);
-        let groups = scenario.habits.groups * scenario.trees.len() as u32;
-        let participants = scenario.participants as u32;
+        let own = OWN_GROUPS.len() * self.flooders.len();
+        let groups = scenario.habits.groups * scenario.trees.len() as u32 + own as u32;
+        let participants = (scenario.participants + self.flooders.len()) as u32;
         let branches = scenario.links.ends().len() as u32 * scenario.trees.len() as u32;
         let subscribers = participants * 2 + branches + threads;
         let relays = self.machines.len() as u32 * scenario.trees.len() as u32;
@@ -484,6 +525,7 @@ impl<'a> World<'a> {
     /// Judges what the run leaves behind.
     pub(crate) fn finish(&mut self) {
         self.judge_until(Time::from_nanos(u64::MAX));
+        self.model.check_counted(self.now);
         self.check_roles();
         if self.scenario.expires {
             for relay in 0..self.machines.len() {
@@ -496,7 +538,8 @@ impl<'a> World<'a> {
             }
         }
         let counts = self.network.counts().clone();
-        let gone = counts.delivered + counts.lost + counts.queue_dropped + counts.unreachable;
+        let dropped = counts.queue_dropped + counts.receive_queue_dropped;
+        let gone = counts.delivered + counts.lost + dropped + counts.unreachable;
         if counts.sent + counts.duplicated != gone + self.queue.on_the_way() {
             self.model.broken(self.now, || format!("the network lost count: {counts:?}"));
         }

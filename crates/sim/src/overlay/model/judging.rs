@@ -1,12 +1,14 @@
 //! What becomes of an update: each delivery, and the judgement when its time is over.
 
+use super::left_out::Cause;
 use super::{Model, Received};
 use crate::network::Direction;
+use crate::overlay::budgets;
+use crate::overlay::floods::Flooded;
 use crate::overlay::scenario::{Element, Scenario};
 use crate::overlay::shape::{Hop, Tree};
-use crate::overlay::shaping::{FLOOR, Shaped, WAITS};
+use crate::overlay::shaping::Shaped;
 use canopy_wire::{Address, Comtree, Level, Time};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An update whose time is over is remembered for so long.
@@ -22,6 +24,8 @@ pub(super) struct Due {
     pub(super) by: Time,
     pub(super) got: Option<Time>,
     pub(super) is_judged: bool,
+    /// What has left it out, if something has.
+    pub(super) left_out: Option<Cause>,
 }
 
 /// An update that is under way or was so lately.
@@ -34,32 +38,58 @@ pub(super) struct Update {
     pub(super) level: Level,
     pub(super) comtree: Comtree,
     pub(super) relay: usize,
+    /// Whether its relay takes it: one that has started anew does not take what its old sessions send.
+    pub(super) is_taken: bool,
     pub(super) due: Vec<Due>,
     /// Who got it without having to, and in which of its epochs.
     pub(super) others: Vec<(usize, u32)>,
     /// Where a datagram with it was lost.
     pub(super) lost: Vec<(usize, Direction)>,
+    /// The shaped links that it was sent over, and when.
+    pub(super) over: Vec<(Hop, Time)>,
 }
 
 impl Model {
-    /// When an update has to be where it is wanted: it may wait for each shaped link on its way.
-    pub(super) fn has_to_come_by(
+    /// How long an update may wait on its way to a participant: for each shaped link, and for what it may be sent.
+    pub(super) fn waits(
         &self,
         published: Time,
         comtree: Comtree,
-        (from, to): (usize, usize),
-    ) -> Time {
-        let waits = self.shaped_on_way(published, comtree, (from, to)).len() as u32;
-        published + self.patience.deliver + WAITS * waits
+        way: (usize, usize),
+        number: usize,
+    ) -> Duration {
+        let links = self.shaped_on_way(published, comtree, way);
+        let is_limited = self.scenario.budgets[number].is_some();
+        let limited = if is_limited { budgets::WAITS } else { Duration::ZERO };
+        links.into_iter().filter_map(|hop| self.shaped(hop)).map(Shaped::waits).sum::<Duration>()
+            + limited
+            + self.flooded_wait(comtree, way)
     }
 
-    /// How long an update waits for shaped links at most.
-    fn longest_wait(&self) -> Duration {
-        WAITS * self.scenario.shaped.len() as u32
+    /// How much longer an update takes where it passes a flooded relay.
+    fn flooded_wait(&self, comtree: Comtree, (from, to): (usize, usize)) -> Duration {
+        let Some(flooded) = &self.scenario.flooded else { return Duration::ZERO };
+        let Scenario { trees, links, .. } = &self.scenario;
+        let tree = trees.iter().find(|tree| tree.comtree == comtree);
+        let way = tree.map(|tree| tree.path(links, from, to)).unwrap_or_default();
+        let mut passed = way.iter().flat_map(|(link, _)| links.ends()[*link]).chain([from]);
+        if passed.any(|relay| relay == flooded.relay) { flooded.delays() } else { Duration::ZERO }
+    }
+
+    /// How long an update waits at most, wherever it goes.
+    pub(super) fn longest_wait(&self) -> Duration {
+        let limited = if self.scenario.has_budgets() { budgets::WAITS } else { Duration::ZERO };
+        self.scenario.shaped.iter().map(Shaped::waits).sum::<Duration>()
+            + limited
+            + self.scenario.flooded.as_ref().map_or(Duration::ZERO, Flooded::delays)
+    }
+
+    pub(super) fn shaped(&self, hop: Hop) -> Option<&Shaped> {
+        self.scenario.shaped.iter().find(|one| (one.link, one.direction) == hop)
     }
 
     /// The shaped links on an update's way that may keep it back or leave it out, from its publisher on.
-    fn shaped_on_way(
+    pub(super) fn shaped_on_way(
         &self,
         published: Time,
         comtree: Comtree,
@@ -70,9 +100,7 @@ impl Model {
             return Vec::new();
         }
         let is_shaped = |hop: &Hop| {
-            let is_it = |one: &&Shaped| (one.link, one.direction) == *hop;
-            let found = shaped.iter().find(is_it);
-            found.is_some_and(|one| one.concerns(published, self.patience.deliver))
+            self.shaped(*hop).is_some_and(|one| one.concerns(published, self.patience.deliver))
         };
         let tree = trees.iter().find(|tree| tree.comtree == comtree);
         let way = tree.map(|tree| tree.path(links, from, to)).unwrap_or_default();
@@ -144,8 +172,7 @@ impl Model {
     fn check_order(&mut self, now: Time, number: usize, id: u64) {
         let Some(update) = self.update(id) else { return };
         let (publisher, dst) = (update.publisher, update.dst);
-        let (is_group, dst) =
-            (dst.is_group(), Some(dst).filter(|_| !self.scenario.shaped.is_empty()));
+        let (is_group, dst) = (dst.is_group(), Some(dst).filter(|_| self.scenario.is_thinned()));
         let flow = (publisher, is_group || !self.scenario.ways_change(), dst);
         let before = self.seats[number].heard.insert(flow, id);
         // A unicast whose way turns from two links to one may overtake what is on the longer way.
@@ -165,53 +192,52 @@ impl Model {
     }
 
     /// Judges the updates whose time is over. They are remembered for a while: what comes too late has
-    /// its order too. `left_out` is how many the relays say that they have left out.
-    pub(crate) fn judge(&mut self, now: Time, left_out: u64) {
+    /// its order too. `counted` is how many each relay says that it has left out.
+    pub(crate) fn judge(&mut self, now: Time, counted: &[u64]) {
+        let all = counted.iter().sum();
         for number in self.judged..self.updates.len() {
             if self.updates[number].at + self.patience.deliver >= now {
                 break;
             }
-            self.judge_update(now, number, left_out);
+            self.judge_update(now, number, all);
         }
         let is_judged = |update: &Update| {
             update.at + self.patience.deliver < now && update.due.iter().all(|due| due.is_judged)
         };
         self.judged += self.updates.range(self.judged..).take_while(|one| is_judged(one)).count();
+        self.account(now, counted);
         let longest = self.patience.deliver + self.longest_wait() + LATE;
         while self.judged > 0 && self.updates.front().is_some_and(|one| one.at + longest < now) {
             self.updates.pop_front();
             self.first += 1;
             self.judged -= 1;
-        }
-        let dropped = self.tally.dropped_on_links;
-        if dropped > left_out {
-            self.broken(now, || {
-                format!(
-                    "shaped links leave out {dropped} updates, of which relays count {left_out}"
-                )
-            });
+            self.left_out.forgets_one();
         }
     }
 
-    /// Judges those who have to have got an update by now. Where links are shaped on the way, it is judged when it can
-    /// come over none of them any more: who got it tells which of them have let it pass.
-    fn judge_update(&mut self, now: Time, number: usize, left_out: u64) {
+    /// Judges those who have to have got an update by now. Where it may wait for something on its way, it is judged when
+    /// it can wait for nothing any more.
+    fn judge_update(&mut self, now: Time, number: usize, counted: u64) {
         let (id, update) = (self.first + number as u64, &self.updates[number]);
-        let mut dropped_on = BTreeSet::new();
+        let mut left_out = Vec::new();
         let soon = update.at + self.patience.deliver;
         let last = soon + self.longest_wait();
         let is_over = |due: &Due| now > if due.by > soon { last } else { soon };
-        for due in update.due.iter().filter(|due| is_over(due) && !due.is_judged) {
+        let asks_paths = self.scenario.asks_paths();
+        for (place, due) in update.due.iter().enumerate() {
+            if !is_over(due) || due.is_judged {
+                continue;
+            }
             if due.got.is_some_and(|got| got <= due.by || due.by == soon) {
                 self.tally.expected += 1;
             } else if !self.is_still_due(update, due) {
                 self.tally.unsettled += 1;
             } else if self.is_excused(update, due) {
                 self.tally.excused += 1;
-            } else if let Some(link) = self.dropped_on(number, due) {
-                dropped_on.insert(link);
+            } else if let Some(cause) = self.left_out_by(number, due) {
+                left_out.push((place, cause));
                 self.tally.thinned += 1;
-            } else if self.tally.thinned < left_out && self.scenario.shaped.is_empty() {
+            } else if self.tally.thinned < counted && asks_paths {
                 self.tally.thinned += 1;
                 self.tally.excused += 1;
             } else {
@@ -227,29 +253,12 @@ impl Model {
                 });
             }
         }
-        self.updates[number].due.iter_mut().for_each(|due| due.is_judged |= is_over(due));
-        self.tally.dropped_on_links += dropped_on.len() as u64;
-    }
-
-    /// The shaped link that has left out an update for somebody, if one may have: on its way, something newer of
-    /// the flow has taken its place, and nobody behind that link has got it. Of such links it is the first on the
-    /// way: nothing came to the others. What is for one participant's eyes is never left out.
-    fn dropped_on(&self, number: usize, due: &Due) -> Option<Hop> {
-        let update = &self.updates[number];
-        let until = update.at + FLOOR + self.patience.deliver;
-        let takes_its_place = |later: &Update| {
-            (later.publisher, later.dst) == (update.publisher, update.dst) && later.at <= until
-        };
-        let way_to =
-            |due: &Due| self.shaped_on_way(update.at, update.comtree, (update.relay, due.relay));
-        let way = way_to(due);
-        let is_superseded = || self.updates.range(number + 1..).any(takes_its_place);
-        if way.is_empty() || !update.dst.is_group() || !is_superseded() {
-            return None;
+        for due in &mut self.updates[number].due {
+            due.is_judged |= is_over(due);
         }
-        let open: Vec<Hop> =
-            update.due.iter().filter(|due| due.got.is_some()).flat_map(way_to).collect();
-        way.into_iter().find(|link| !open.contains(link))
+        for (place, cause) in left_out {
+            self.updates[number].due[place].left_out = Some(cause);
+        }
     }
 
     /// Whether whoever has to get it is still there and still wants it.
@@ -266,12 +275,12 @@ impl Model {
     }
 
     /// Whether a datagram with it was lost on its way, or something on its way was broken.
-    fn is_excused(&self, update: &Update, due: &Due) -> bool {
+    pub(super) fn is_excused(&self, update: &Update, due: &Due) -> bool {
         let is_lost = |wire: usize, direction| update.lost.contains(&(wire, direction));
         if is_lost(update.publisher.0, Direction::Up) || is_lost(due.number, Direction::Down) {
             return true;
         }
-        let until = update.at + self.patience.deliver;
+        let until = due.by;
         let was_broken = |element| self.was_broken(element, update.at, until);
         let is_its = |tree: &&Tree| tree.comtree == update.comtree;
         let Some(tree) = self.scenario.trees.iter().find(is_its) else { return false };

@@ -6,6 +6,7 @@
 
 mod interest;
 mod judging;
+mod left_out;
 mod links;
 
 use super::scenario::{Element, Fault, Patience, Scenario};
@@ -13,6 +14,7 @@ use crate::network::Direction;
 use canopy_wire::{Address, Comtree, Group, Level, Time};
 use interest::Interest;
 use judging::{Due, Update};
+use left_out::LeftOut;
 use links::Standing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,10 +29,9 @@ pub(crate) struct Tally {
     pub(crate) expected: u64,
     /// What did not come because of a fault on its way, or because its receiver's path bore no more.
     pub(crate) excused: u64,
-    /// Those of them that only the path explains: no more than the relays say that they have left out.
+    /// What did not come because a link, a budget or a path did not hold it: no more than the relays say that they have
+    /// left out.
     pub(crate) thinned: u64,
-    /// How often shaped links left out an update, as it seems from who misses it.
-    pub(crate) dropped_on_links: u64,
     /// What did not come, and whose receiver left or changed its mind meanwhile.
     pub(crate) unsettled: u64,
     pub(crate) deliveries: u64,
@@ -93,6 +94,7 @@ pub(crate) struct Model {
     first: u64,
     /// How many of them have been judged.
     judged: usize,
+    left_out: LeftOut,
     faults: Vec<Fault>,
     /// By link.
     standing: Vec<Standing>,
@@ -119,6 +121,7 @@ impl Model {
             updates: VecDeque::new(),
             first: 0,
             judged: 0,
+            left_out: LeftOut::new(scenario.threads.len()),
             faults: faults.map(|fault| Fault { until: recovered(fault), ..*fault }).collect(),
             standing: vec![Standing::default(); scenario.links.ends().len()],
             tally: Tally::default(),
@@ -144,7 +147,11 @@ impl Model {
     }
 
     /// A participant leaves or vanishes: nothing reaches it any more.
-    pub(crate) fn vanish(&mut self, number: usize) {
+    pub(crate) fn vanish(&mut self, now: Time, number: usize, in_order: bool) {
+        if self.scenario.is_thinned() {
+            let gone_by = if in_order { self.patience.settle } else { self.patience.forget };
+            self.left_out.leaves(now + gone_by, number, &self.seats[number]);
+        }
         let seat = &mut self.seats[number];
         seat.epoch += 1;
         seat.connected = None;
@@ -223,7 +230,6 @@ impl Model {
             None => self.due_at(now, publisher, dst),
         };
         let seat = &self.seats[publisher];
-        // A relay that has started anew does not take what its old sessions send.
         let is_taken = seat.connected.is_some();
         self.tally.published += 1;
         self.tally.unicasts += u64::from(!dst.is_group());
@@ -235,9 +241,11 @@ impl Model {
             level,
             comtree: seat.comtree,
             relay: seat.relay,
+            is_taken,
             due: if is_taken { due } else { Vec::new() },
             others: Vec::new(),
             lost: Vec::new(),
+            over: Vec::new(),
         });
         self.first + self.updates.len() as u64 - 1
     }
@@ -277,8 +285,9 @@ impl Model {
     /// Somebody has to get what is published now at a relay.
     fn due(&self, now: Time, from: usize, number: usize, version: u32) -> Due {
         let Seat { comtree, epoch, relay, .. } = self.seats[number];
-        let by = self.has_to_come_by(now, comtree, (from, relay));
-        Due { number, epoch, version, relay, by, got: None, is_judged: false }
+        let waits = self.waits(now, comtree, (from, relay), number);
+        let by = now + self.patience.deliver + waits;
+        Due { number, epoch, version, relay, by, got: None, is_judged: false, left_out: None }
     }
 
     /// A datagram with these updates was lost on a wire.

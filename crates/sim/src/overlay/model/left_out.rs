@@ -1,0 +1,232 @@
+//! What relays leave out where a link or a budget does not hold everything: that something newer takes its place, and
+//! that relays count each of it, and nothing else.
+
+use super::judging::{Due, Update};
+use super::{Model, Seat};
+use crate::network::Direction;
+use crate::overlay::shape::{Hop, Tree};
+use crate::overlay::shaping::{FLOOR, Shaped};
+use canopy_wire::{Comtree, Group, Time};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How much later than its floor a flow may be heard of.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// What has left out an update for somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Link(Hop),
+    /// What the receiver may be sent.
+    Budget,
+}
+
+/// Somebody who has left: its relay may not know yet.
+struct Gone {
+    number: usize,
+    comtree: Comtree,
+    relay: usize,
+    groups: BTreeSet<Group>,
+    until: Time,
+}
+
+/// How many updates each relay has left out, as far as the model can tell.
+pub(super) struct LeftOut {
+    /// By relay: what it must have left out, and what it may have.
+    least: Vec<u64>,
+    most: Vec<u64>,
+    counted: Vec<u64>,
+    gone: Vec<Gone>,
+    /// How many of the updates that are remembered are in the account.
+    accounted: usize,
+}
+
+impl LeftOut {
+    pub(super) fn new(relays: usize) -> LeftOut {
+        let (least, most, counted) = (vec![0; relays], vec![0; relays], vec![0; relays]);
+        LeftOut { least, most, counted, gone: Vec::new(), accounted: 0 }
+    }
+
+    /// A participant leaves: its relay forgets it by then.
+    pub(super) fn leaves(&mut self, until: Time, number: usize, seat: &Seat) {
+        let groups = seat.interests.keys().copied().collect();
+        let Seat { comtree, relay, .. } = *seat;
+        self.gone.push(Gone { number, comtree, relay, groups, until });
+    }
+
+    /// The first of the updates is not remembered any more.
+    pub(super) fn forgets_one(&mut self) {
+        self.accounted -= 1;
+    }
+}
+
+impl Model {
+    /// A relay sends updates over a shaped link.
+    pub(crate) fn sent_over(&mut self, now: Time, hop: Hop, carried: &[u64]) {
+        for id in carried {
+            if let Some(update) = self.update(*id) {
+                update.over.push((hop, now));
+            }
+        }
+    }
+
+    /// Who has published an update that is remembered.
+    pub(crate) fn publisher_of(&self, id: u64) -> Option<usize> {
+        let number = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        Some(self.updates.get(number)?.publisher.0)
+    }
+
+    /// What has left out an update for somebody, if something may have: the first shaped link on its way that it was not
+    /// sent over, or what may be sent to who has a budget. Something newer of its flow went there in its place, no later
+    /// than flows get there at their floor. What is for one participant's eyes is never left out.
+    pub(super) fn left_out_by(&self, number: usize, due: &Due) -> Option<Cause> {
+        let update = &self.updates[number];
+        let way = self.shaped_on_way(update.at, update.comtree, (update.relay, due.relay));
+        let was_sent = |hop: &Hop| update.over.iter().any(|(over, _)| over == hop);
+        let at = way.iter().take_while(|hop| was_sent(hop)).count();
+        let before = way[..at].iter().filter_map(|hop| self.shaped(*hop)).map(Shaped::waits);
+        let floor = way.get(at).and_then(|hop| self.shaped(*hop)).map_or(FLOOR, |one| one.floor);
+        let soon = update.at + self.patience.deliver + floor + SLACK + before.sum::<Duration>();
+        let goes_over = |later: &Update, hop: Hop| {
+            later.over.iter().any(|(over, at)| *over == hop && *at <= soon)
+        };
+        let reaches = |later: &Update| {
+            let is_it = |one: &&Due| (one.number, one.epoch) == (due.number, due.epoch);
+            match later.due.iter().find(is_it) {
+                Some(one) => one.got.is_some_and(|got| got <= soon) || self.is_excused(later, one),
+                None => later.others.contains(&(due.number, due.epoch)),
+            }
+        };
+        let cause = match way.get(at) {
+            Some(hop) => Cause::Link(*hop),
+            None => Cause::Budget,
+        };
+        let takes_its_place = |later: &Update| match cause {
+            Cause::Link(hop) => goes_over(later, hop),
+            Cause::Budget => reaches(later),
+        };
+        let may = cause != Cause::Budget || self.scenario.budgets[due.number].is_some();
+        let is_superseded = || self.others_of_flow(number).any(takes_its_place);
+        (update.dst.is_group() && may && is_superseded()).then_some(cause)
+    }
+
+    /// The updates of an update's flow that may take its place: newer ones, and where the network does not keep the
+    /// order, or copies come late, older ones as well.
+    fn others_of_flow(&self, number: usize) -> impl Iterator<Item = &Update> {
+        let update = &self.updates[number];
+        let is_late = !self.scenario.keeps_order() || !self.scenario.late_copies.is_zero();
+        let first = if is_late { 0 } else { number + 1 };
+        let until = update.at + FLOOR + SLACK + self.longest_wait() + self.patience.deliver;
+        let all = self.updates.range(first..).take_while(move |one| one.at <= until);
+        all.filter(move |one| {
+            (one.publisher, one.dst) == (update.publisher, update.dst)
+                && !std::ptr::eq(*one, update)
+        })
+    }
+
+    /// Puts what has become of updates into the account, and holds it against what relays have counted.
+    pub(super) fn account(&mut self, now: Time, counted: &[u64]) {
+        let over = self.patience.deliver + self.longest_wait();
+        while let Some(update) = self.updates.get(self.left_out.accounted)
+            && update.at + over < now
+        {
+            if self.scenario.is_thinned() && update.dst.is_group() {
+                self.account_for(now, self.left_out.accounted);
+            }
+            self.left_out.accounted += 1;
+        }
+        self.left_out.counted.clear();
+        self.left_out.counted.extend(counted);
+        for relay in 0..counted.len() {
+            let (least, counted) = (self.left_out.least[relay], counted[relay]);
+            if counted < least {
+                self.broken(now, || {
+                    format!(
+                        "relay {relay} leaves out {least} updates, of which it counts {counted}"
+                    )
+                });
+            }
+        }
+    }
+
+    fn account_for(&mut self, now: Time, number: usize) {
+        let update = &self.updates[number];
+        let (mut least, mut most) = (BTreeSet::new(), BTreeSet::new());
+        for due in &update.due {
+            match due.left_out {
+                Some(Cause::Link(hop)) => {
+                    least.insert((self.sender_of(hop), Some(hop), None));
+                }
+                Some(Cause::Budget) => {
+                    least.insert((due.relay, None, Some(due.number)));
+                }
+                None => {}
+            }
+        }
+        let interested = self.interested(now, update);
+        let way_to = |relay| self.shaped_on_way(update.at, update.comtree, (update.relay, relay));
+        let was_sent = |hop: &Hop| update.over.iter().any(|(over, _)| over == hop);
+        let first_closed = |relay| way_to(relay).into_iter().find(|hop| !was_sent(hop));
+        let trees = self.scenario.trees.iter().filter(|tree| tree.comtree == update.comtree);
+        // The core hears everything, whoever wants it.
+        for hop in trees.flat_map(Tree::core_relays).filter_map(first_closed) {
+            most.insert((self.sender_of(hop), Some(hop), None));
+            if self.scenario.is_clean() && update.is_taken {
+                least.insert((self.sender_of(hop), Some(hop), None));
+            }
+        }
+        for (who, relay) in interested {
+            let is_limited = self.scenario.budgets[who].is_some();
+            let has_got = update.due.iter().any(|due| due.number == who && due.got.is_some())
+                || update.others.iter().any(|(other, _)| *other == who);
+            if let Some(hop) = first_closed(relay) {
+                most.insert((self.sender_of(hop), Some(hop), None));
+            } else if is_limited && !has_got && who != update.publisher.0 {
+                most.insert((relay, None, Some(who)));
+            }
+        }
+        most.extend(least.iter().copied());
+        least.into_iter().for_each(|(relay, ..)| self.left_out.least[relay] += 1);
+        most.into_iter().for_each(|(relay, ..)| self.left_out.most[relay] += 1);
+    }
+
+    /// Who may want an update, as far as relays know, and at which of them.
+    fn interested(&self, now: Time, update: &Update) -> Vec<(usize, usize)> {
+        let Some(group) = update.dst.group() else { return Vec::new() };
+        let due = update.due.iter().map(|due| (due.number, due.relay));
+        let wanting = self.by_group.get(&(update.comtree, group)).into_iter().flatten().copied();
+        let wants = |number: &usize| {
+            let interest = self.seats[*number].interests.get(&group);
+            interest.is_some_and(|one| one.allows(update.level, update.at, now))
+        };
+        let wanting = wanting.filter(wants).map(|number| (number, self.seats[number].relay));
+        let is_its = |gone: &&Gone| {
+            gone.comtree == update.comtree
+                && gone.groups.contains(&group)
+                && update.at <= gone.until
+        };
+        let gone = self.left_out.gone.iter().filter(is_its).map(|gone| (gone.number, gone.relay));
+        due.chain(wanting).chain(gone).collect()
+    }
+
+    /// The relay that sends over a link in a direction.
+    fn sender_of(&self, (link, direction): Hop) -> usize {
+        let [a, b] = self.scenario.links.ends()[link];
+        if direction == Direction::Up { a } else { b }
+    }
+
+    /// At the end: relays have counted no more than they may have left out. The model does not know what floods want.
+    pub(crate) fn check_counted(&mut self, now: Time) {
+        if self.scenario.asks_paths() || self.scenario.flooded.is_some() {
+            return;
+        }
+        for relay in 0..self.left_out.counted.len() {
+            let (most, counted) = (self.left_out.most[relay], self.left_out.counted[relay]);
+            if counted > most {
+                self.broken(now, || {
+                    format!("relay {relay} counts {counted} updates that it left out, where {most} may be")
+                });
+            }
+        }
+    }
+}
