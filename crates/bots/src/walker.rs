@@ -8,7 +8,9 @@ use canopy_client::join::Place;
 use canopy_judge::Oracle;
 use canopy_net::{Readiness, Socket};
 use canopy_session::{Event, Identity, Session, SessionConfig, State};
-use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time, Weight};
+use canopy_wire::{
+    Comtree, Group, Level, MAX_DATAGRAM, ROAMING, Record, RefusedReason, Time, Weight,
+};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -237,8 +239,9 @@ impl Walker {
     /// Publishes to the group of the walker's cell.
     pub(crate) fn publish(&mut self, group: Group, level: Level, payload: &[u8]) {
         let mut out = [0; MAX_DATAGRAM];
-        let published = self.session.publish(group.address(), level, Flags(0), payload, &mut out);
-        if let Ok(len) = published {
+        // It is in one cell at a time.
+        let update = Record { level, object: ROAMING, ..Record::new(group.address(), 0, payload) };
+        if let Ok(len) = self.session.publish_record(&update, &mut out) {
             self.send(&out[..len]);
         }
     }

@@ -148,7 +148,7 @@ pub use canopy_areas as areas;
 pub use answer::{Answer, RequestError};
 pub use builder::ClientBuilder;
 pub use canopy_wire::{
-    Acts, Bound, Comtree, Excess, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup,
+    Acts, Bound, Comtree, Excess, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup, ROAMING,
     RefusedReason, Restriction, SubscribeRefusal, Weight,
 };
 #[cfg(feature = "tokio")]

@@ -2,7 +2,7 @@
 
 use crate::{Epoch, Participant};
 use bytes::Bytes;
-use canopy_wire::{Address, Flags, Group, Level, Record, Weight};
+use canopy_wire::{Address, Flags, Group, Level, ROAMING, Record, Weight};
 
 /// An update that was received.
 ///
@@ -104,6 +104,15 @@ impl<'a> Outgoing<'a> {
     /// group are taken to be about one thing.
     pub fn object(self, object: u16) -> Outgoing<'a> {
         Outgoing { object, ..self }
+    }
+
+    /// Is about this one of the publisher's objects, below 32,768, which *roams*: it is in one group at a time, as
+    /// a character is that walks through areas with a group each. Where a receiver's budget is too small for
+    /// everything, what is said of it in one group takes the place of what waits of it in another, and it has one
+    /// share in all. [`Update::object`] shows it with [`ROAMING`] set. What else is said of the object, to other
+    /// groups and beside that, needs another number.
+    pub fn roaming(self, object: u16) -> Outgoing<'a> {
+        self.object(object | ROAMING)
     }
 
     /// Has so much weight beside the other updates to the group, for example for the size of what it is

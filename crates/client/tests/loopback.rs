@@ -9,7 +9,8 @@ mod nat;
 use bed::{Relay, settings};
 use canopy_client::{
     Client, Comtree, ConnectError, Event, Group, Incoming, Level, MAX_UPDATE, Outgoing,
-    PublishError, RefusedReason, RelayKey, SubscribeError, SubscribeRefusal, Update, Weight,
+    PublishError, ROAMING, RefusedReason, RelayKey, SubscribeError, SubscribeRefusal, Update,
+    Weight,
 };
 use canopy_node::{Command, NodeConfig};
 use canopy_session::Identity;
@@ -118,6 +119,8 @@ async fn an_update_says_its_weight_and_its_object_however_it_is_published() {
         let heard = next(&listener).await;
         assert_eq!((heard.object, heard.weight), (0xfffe, Weight(200)));
     }
+    publisher.publish_with(Outgoing::new(GROUP, Level(0), b"x").roaming(7)).unwrap();
+    assert_eq!(next(&listener).await.object, ROAMING | 7);
     publisher.publish(GROUP, Level(0), b"y").unwrap();
     let heard = next(&listener).await;
     assert_eq!((heard.object, heard.weight), (0, Weight::ONE));

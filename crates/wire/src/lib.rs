@@ -56,8 +56,8 @@ pub use path_report::{Asked, Probe, Report, Thinning, Traffic};
 pub use reason::{Bound, Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use recipient::Recipient;
 pub use record::{
-    Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
-    encode_update,
+    Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, ROAMING, Record, RecordHead, Records,
+    UpdatesWriter, encode_update, is_roaming,
 };
 pub use request::{Acts, NumberedRequest, Request, Response, Restriction, Verdict};
 pub use sealed::Sealed;

@@ -62,6 +62,15 @@ const WEIGHT_FOLLOWS: u16 = 1 << 14;
 const OBJECT_FOLLOWS: u16 = 1 << 13;
 const LENGTH: u16 = OBJECT_FOLLOWS - 1;
 
+/// The bit of an object's number that says that it roams.
+pub const ROAMING: u16 = 1 << 15;
+
+/// Whether an object roams: it is in one group at a time, so what is said of it in another group takes the place
+/// of what was said before.
+pub const fn is_roaming(object: u16) -> bool {
+    object & ROAMING != 0
+}
+
 /// What a record says of its update beside the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
@@ -79,7 +88,8 @@ pub struct RecordHead {
     /// How much it matters to its publisher.
     pub weight: Weight,
     /// Which of its publisher's objects it is about. What is about one object, in one group, is a *flow*:
-    /// where there is no room for everything, a flow's newest update is what counts.
+    /// where there is no room for everything, a flow's newest update is what counts. What is about a
+    /// [roaming](is_roaming) object is one flow, whatever group it is in.
     pub object: u16,
     /// How many bytes it has.
     pub len: u16,
@@ -228,7 +238,8 @@ pub struct Record<'a> {
     /// How much it matters to its publisher.
     pub weight: Weight,
     /// Which of its publisher's objects it is about. What is about one object, in one group, is a *flow*:
-    /// where there is no room for everything, a flow's newest update is what counts.
+    /// where there is no room for everything, a flow's newest update is what counts. What is about a
+    /// [roaming](is_roaming) object is one flow, whatever group it is in.
     pub object: u16,
     /// Its bytes.
     pub payload: &'a [u8],

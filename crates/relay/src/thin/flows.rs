@@ -1,9 +1,9 @@
 //! Flows: what one publisher says of one of its objects in one group. Each is known by a number while it
-//! goes on.
+//! goes on. A roaming object is one flow in whatever group it is, and has its part of the weight of that group.
 
 use crate::index::{ComtreeIndex, FlowId, fold};
 use crate::shares::Shares;
-use canopy_wire::{Address, Time};
+use canopy_wire::{Address, Time, is_roaming};
 use core::time::Duration;
 use hashbrown::HashTable;
 
@@ -26,6 +26,14 @@ pub(crate) struct FlowKey {
     pub(crate) src: Address,
     pub(crate) object: u16,
     pub(crate) dst: Address,
+}
+
+impl FlowKey {
+    /// What tells it from other flows: where a roaming object is does not.
+    fn identity(&self) -> FlowKey {
+        let dst = if is_roaming(self.object) { Address::UNSPECIFIED } else { self.dst };
+        FlowKey { dst, ..*self }
+    }
 }
 
 /// How fast updates come.
@@ -84,6 +92,7 @@ impl Pace {
 }
 
 struct Flow {
+    /// Where a roaming object was last.
     key: FlowKey,
     pace: Pace,
     /// Its updates' weight beside the group's other flows.
@@ -145,16 +154,21 @@ impl Flows {
     /// is, and which of its updates this is.
     pub(crate) fn note(&mut self, now: Time, key: FlowKey, weight: f32) -> (FlowId, f32, u32) {
         let hash = hash_of(&key);
-        let same = |place: &u32| self.flows[*place as usize].key == key;
+        let identity = key.identity();
+        let same = |place: &u32| self.flows[*place as usize].key.identity() == identity;
         let place = match self.by_key.find(hash, same).copied() {
             Some(place) => place,
             None if self.room.has_room(key.comtree) => self.open(hash, key, weight),
             None => return self.note_without_place(now, key, weight),
         };
-        if self.flows[place as usize].rests {
+        let Flow { key: before, rests, .. } = self.flows[place as usize];
+        if !rests && before.dst != key.dst {
+            self.rest(place);
+        }
+        if rests || before.dst != key.dst {
             let group = self.join_group(key, weight);
             let flow = &mut self.flows[place as usize];
-            (flow.group, flow.weight, flow.rests) = (group, weight, false);
+            (flow.key, flow.group, flow.weight, flow.rests) = (key, group, weight, false);
         }
         let flow = &mut self.flows[place as usize];
         flow.pace.note(now);
@@ -303,6 +317,7 @@ impl Flows {
 }
 
 fn hash_of(key: &FlowKey) -> u64 {
+    let key = key.identity();
     let address = u64::from(key.src.0) << 32 | u64::from(key.dst.0);
     fold(fold(address) ^ (u64::from(key.comtree) << 16 | u64::from(key.object)))
 }
@@ -314,6 +329,7 @@ fn group_hash(comtree: ComtreeIndex, dst: Address) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_wire::ROAMING;
 
     fn key(src: u16, group: u32) -> FlowKey {
         FlowKey { comtree: 1, src: Address::unicast(1, src), object: 0, dst: Address(group) }
@@ -344,6 +360,33 @@ mod tests {
         assert_eq!(flows.note(now, key(1, 8), 1.0).1, 1.0, "another group is another flow");
         // It says another weight.
         assert_eq!(flows.note(now, key(1, 7), 6.0).1, 0.5);
+    }
+
+    #[test]
+    fn a_roaming_object_is_one_flow_and_takes_its_part_along() {
+        let (mut flows, now) = (Flows::new(MAX_FLOWS), Time::from_millis(1));
+        let of = |group: u32, object: u16| FlowKey { object, ..key(1, group) };
+        let (roams, other) = (of(7, ROAMING | 3), of(7, ROAMING | 4));
+        let (flow, share, said) = flows.note(now, roams, 2.0);
+        assert_eq!((share, said), (1.0, 1));
+        assert_ne!(flows.note(now, other, 6.0).0, flow, "another object of the publisher");
+        assert_eq!(flows.note(now, key(2, 8), 2.0).1, 1.0);
+        // It goes into the other group.
+        let roams = FlowKey { dst: Address(8), ..roams };
+        assert_eq!(flows.note(now, roams, 2.0), (flow, 0.5, 2));
+        assert_eq!(flows.note(now, key(2, 8), 2.0).1, 0.5);
+        assert_eq!(flows.note(now, other, 6.0).1, 1.0, "alone");
+        assert_ne!(flows.note(now, of(7, 3), 1.0).0, flows.note(now, of(8, 3), 1.0).0);
+        // It rests, and comes back elsewhere.
+        let later = now + FLOW_LIFETIME;
+        flows.sweep(later, 1);
+        let roams = FlowKey { dst: Address(9), ..roams };
+        assert_eq!(flows.note(later, roams, 2.0), (flow, 1.0, 3));
+        flows.note(later, other, 6.0);
+        flows.note(later, key(2, 8), 2.0);
+        assert_eq!(flows.by_group.len(), 3);
+        flows.sweep(later + FLOW_ENDS, 1);
+        assert!(flows.by_group.is_empty() && flows.len() == 0);
     }
 
     #[test]

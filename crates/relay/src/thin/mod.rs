@@ -356,7 +356,11 @@ impl Thinning {
                 exhausted += 1;
                 continue;
             }
-            self.note(now, (row, wanted.weight), number, pending);
+            // A roaming object may have been in two groups since the last flush, and groups are told of in any order.
+            if self.note(now, (row, wanted.weight), number, pending) == Noted::Outdated {
+                let update = pending.records[number as usize].log;
+                self.rows.leave_out(row, (update, false), &self.log);
+            }
         }
         exhausted
     }

@@ -431,7 +431,8 @@ impl Row {
         mut left_out: impl FnMut(LogNumber),
     ) {
         while self.pairs.len() > count
-            && let Some(Pair { flow, earlier, waiting, len, .. }) = self.pairs.last().cloned()
+            && let Some(Pair { flow, earlier, waiting, newest, len, .. }) =
+                self.pairs.last().cloned()
         {
             self.close(self.pairs.len() as u32 - 1);
             for update in [earlier, waiting].into_iter().filter(|update| *update != NOTHING) {
@@ -439,7 +440,7 @@ impl Row {
                 let creditless = self.creditless_at(now);
                 // The row may be told of it once more in this flush.
                 creditless.tell(update, first);
-                let oldest = creditless.push((update, flow, len), down);
+                let oldest = creditless.push((update, flow, newest, len), down);
                 oldest.into_iter().filter(|update| *update != NOTHING).for_each(&mut left_out);
             }
         }

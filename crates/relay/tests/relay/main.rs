@@ -35,6 +35,7 @@ mod thinning_books;
 mod thinning_fluid;
 mod thinning_full;
 mod thinning_leftovers;
+mod thinning_roaming;
 mod threads;
 mod threads_membership;
 mod threads_model;

@@ -67,6 +67,8 @@ struct Kind {
 struct Queued {
     update: LogNumber,
     flow: FlowId,
+    /// Grows from update to update of a flow.
+    order: u64,
     /// The bytes that it takes.
     len: u16,
 }
@@ -140,7 +142,12 @@ impl Creditless {
             self.has_left_out = true;
             return Noted::NotItsTurn;
         }
-        match self.push((news.update, news.flow, news.len), down) {
+        // Groups are told of in any order, and a roaming object may have been in two of them.
+        let is_newer = |queued: &Queued| queued.flow == news.flow && queued.order > news.order;
+        if self.queue.iter().any(is_newer) {
+            return Noted::Overtaken;
+        }
+        match self.push((news.update, news.flow, news.order, news.len), down) {
             [NOTHING, _] => Noted::Waits,
             oldest => Noted::Replaces(oldest),
         }
@@ -210,10 +217,10 @@ impl Creditless {
     /// ones little by little.
     pub(super) fn push(
         &mut self,
-        (update, flow, len): (LogNumber, FlowId, u16),
+        (update, flow, order, len): (LogNumber, FlowId, u64, u16),
         down: Down,
     ) -> [LogNumber; 2] {
-        self.queue.push_back(Queued { update, flow, len });
+        self.queue.push_back(Queued { update, flow, order, len });
         self.bytes += u64::from(len);
         [(); 2].map(|()| {
             if self.queue.len() <= MOST && self.due(down) <= most_time(down) {
@@ -455,7 +462,7 @@ mod tests {
         // A look allows 15 ms, and an update takes 10 ms: what is too much in one is too little in the next ones.
         let (mut chosen, mut gone, mut of_pairs) = (Vec::new(), 0, 0);
         for look in 0..400_u64 {
-            creditless.push((look, 1, 100), DOWN);
+            creditless.push((look, 1, 0, 100), DOWN);
             let most = creditless.part_of(15_000_000);
             let (own, _) = creditless.serve(DOWN, (most, 15_000_000, false), &mut chosen);
             creditless.balance(DOWN, (own, 15_000_000 - own, 1));

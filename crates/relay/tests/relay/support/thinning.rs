@@ -2,7 +2,9 @@
 
 use super::{World, group};
 use canopy_relay::{Budget, Change, RelayConfig};
-use canopy_wire::{Address, Group, Header, Kind, Level, Record, Time, Weight, encode_update};
+use canopy_wire::{
+    Address, Group, Header, Kind, Level, Record, Time, Weight, encode_update, is_roaming,
+};
 use std::time::Duration;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -203,7 +205,8 @@ impl Stage {
             for Got { number, at } in got {
                 let Said { publisher, say, .. } = self.said[*number];
                 assert_ne!(publisher, receiver, "its own came back");
-                let before = newest.insert((publisher, say.object, say.dst, class(&say)), *number);
+                let place = (!is_roaming(say.object)).then_some(say.dst);
+                let before = newest.insert((publisher, say.object, place, class(&say)), *number);
                 let is_next = before.is_none_or(|before| before < *number);
                 assert!(is_next, "{receiver} got {number} after {before:?} at {at:?}");
             }
