@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use crate::changes;
     use canopy_control::{LinkId, Name};
+    use canopy_relay::Change;
     use canopy_wire::Comtree;
 
     fn item(branches: Vec<Branch>) -> Item {
