@@ -22,6 +22,7 @@ mod net;
 mod operate;
 mod page;
 mod plan;
+mod rate;
 mod serve;
 mod settings;
 mod shell;

@@ -210,7 +210,7 @@ impl State {
     }
 
     /// Moves comtrees off relays that drain and have no members there.
-    pub(crate) fn leave_draining(&mut self, op: &mut Op) {
+    pub(crate) fn leave_draining(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
         let drains = |relay: &RelayId| {
             self.relays.get(relay).is_some_and(|relay| relay.state == RelayState::Draining)
         };
@@ -223,7 +223,10 @@ impl State {
                 .and_then(idle)?;
             Some((*comtree, relay))
         };
-        for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
+        let mut due: Vec<(Comtree, RelayId)> = self.comtrees.iter().filter_map(of).collect();
+        due.sort_by_key(|(comtree, _)| (*comtree <= *after, *comtree));
+        for (comtree, relay) in due.into_iter().take(most) {
+            *after = comtree;
             let result = self.leave_relay(op, comtree, relay);
             op.cut();
             let name = self.relay_name(relay);

@@ -7,6 +7,7 @@ mod spread;
 
 pub(crate) use run::{Agent, Told};
 
+use crate::rate;
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::trust::no_trust;
 use anyhow::bail;
@@ -55,10 +56,11 @@ pub(crate) struct AgentArgs {
         requires = "controller"
     )]
     name: Option<String>,
-    /// Bits a second that this host can send, and receive, for the controller to share out
+    /// Bits a second that this host can send, and receive, such as 100M, for the controller to share out
     #[arg(
         long,
-        value_name = "BITS",
+        value_name = "RATE",
+        value_parser = rate::bits,
         env = "CANOPY_UPLINK",
         hide_env_values = true,
         requires = "controller",

@@ -3,6 +3,7 @@
 use super::client::{ApiArgs, ApiClient, run};
 use super::removal::{RemovalArgs, Standing, Target};
 use crate::output::print_line;
+use crate::rate;
 use axum::http::Method;
 use canopy_api::{LinkView, Links, NewLink};
 use clap::{Args, Subcommand};
@@ -47,7 +48,7 @@ struct AddCommand {
     #[arg(value_name = "TO")]
     to: String,
     /// Bits a second that can be sent over it, each way
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     bits: u64,
     /// Packets a second that can be sent over it, each way [default: one for each thousand bits]
     #[arg(long, value_name = "N")]

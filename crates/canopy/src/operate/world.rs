@@ -4,6 +4,7 @@ use super::areas::AreasCommand;
 use super::client::{ApiArgs, ApiClient, run, segment};
 use super::tables::{channels, list, plans, sharing, table, tree};
 use crate::output::print_line;
+use crate::rate;
 use anyhow::{Context, ensure};
 use axum::http::Method;
 use canopy_api::{
@@ -77,13 +78,13 @@ struct CreateCommand {
     #[arg(long, value_name = "RULE", default_value = "center", value_parser = word::<CoreRule>)]
     core: CoreRule,
     /// Bits a second that a member may send that asks for nothing itself
-    #[arg(long, value_name = "N", default_value_t = Budget::default().up_bits)]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits, default_value_t = Budget::default().up_bits)]
     up_bits: u64,
     /// Packets a second that it may send
     #[arg(long, value_name = "N", default_value_t = Budget::default().up_packets)]
     up_packets: u64,
     /// Bits a second that it may receive
-    #[arg(long, value_name = "N", default_value_t = Budget::default().down_bits)]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits, default_value_t = Budget::default().down_bits)]
     down_bits: u64,
     /// Packets a second that it may receive
     #[arg(long, value_name = "N", default_value_t = Budget::default().down_packets)]
@@ -119,13 +120,13 @@ struct SetCommand {
     #[arg(long, value_name = "RULE", value_parser = word::<CoreRule>)]
     core: Option<CoreRule>,
     /// Bits a second that a member may send that asks for nothing itself
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     up_bits: Option<u64>,
     /// Packets a second that it may send
     #[arg(long, value_name = "N")]
     up_packets: Option<u64>,
     /// Bits a second that it may receive
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     down_bits: Option<u64>,
     /// Packets a second that it may receive
     #[arg(long, value_name = "N")]
@@ -149,13 +150,13 @@ struct SharingArgs {
     levels_first: Option<bool>,
     /// Bits a second that the members of a comtree may send together, on each data thread of a relay
     /// [default: 0, what the relay's settings say]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     comtree_up_bits: Option<u64>,
     /// Updates a second that they may send together
     #[arg(long, value_name = "N")]
     comtree_up_packets: Option<u64>,
     /// Bits a second that they may receive together
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     comtree_down_bits: Option<u64>,
     /// Updates a second that they may receive together
     #[arg(long, value_name = "N")]

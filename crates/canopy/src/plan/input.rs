@@ -1,6 +1,7 @@
 //! What all plans of trees take: a network, endpoints, limits, a rule for the core.
 
 use crate::output::print_note;
+use crate::rate;
 use anyhow::{Context, bail};
 use canopy_plan::{CoreRule, FIBRE_SPEED, Limits, Network, Rate, Reach};
 use clap::Args;
@@ -68,25 +69,8 @@ impl FromStr for RateArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RateArg, String> {
-        let number = |text: &str| {
-            let text = text.trim();
-            let (digits, times) = match text.char_indices().last() {
-                Some((at, 'k')) => (&text[..at], 1e3),
-                Some((at, 'M')) => (&text[..at], 1e6),
-                Some((at, 'G')) => (&text[..at], 1e9),
-                _ => (text, 1.0),
-            };
-            let number = digits.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
-            number.map(|number| number * times).filter(|rate| *rate <= Rate::MOST).ok_or_else(
-                || {
-                    format!(
-                        "{text:?} is no rate; give a number from 0 to 4398G, like 64k, 2.5M or 10G"
-                    )
-                },
-            )
-        };
         let (bits, packets) = text.split_once(',').unwrap_or((text, "0"));
-        Ok(RateArg(Rate { bits: number(bits)?, packets: number(packets)? }))
+        Ok(RateArg(Rate { bits: rate::number(bits)?, packets: rate::number(packets)? }))
     }
 }
 

@@ -254,7 +254,7 @@ impl Controller {
         self.state.review_moves(&mut op, now);
         if now >= self.next_moves {
             self.next_moves = now + MOVES;
-            self.state.leave_draining(&mut op);
+            self.state.leave_draining(&mut op, &mut self.last_drained, MOST_CHANGES);
             self.state.leave_all_removed(&mut op, &mut self.last_moved_off, MOST_CHANGES);
         }
         self.state.finish_removals(&mut op);

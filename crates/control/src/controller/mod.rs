@@ -105,6 +105,8 @@ pub struct Controller {
     last_left: Comtree,
     /// The same for links that are being removed.
     last_moved_off: Comtree,
+    /// The same for relays that drain.
+    last_drained: Comtree,
 }
 
 impl Controller {
@@ -162,6 +164,7 @@ impl Controller {
             underway: None,
             last_left: Comtree(0),
             last_moved_off: Comtree(0),
+            last_drained: Comtree(0),
             state,
         };
         let effects = controller.state.all_effects();

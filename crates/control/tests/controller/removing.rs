@@ -156,6 +156,34 @@ fn moves_that_do_not_get_on_end_however_many_they_are() {
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 
+/// However many there are, a look plans for eight: the controller does nothing else meanwhile.
+#[test]
+fn comtrees_leave_a_relay_that_drains_some_at_a_look_and_all_in_the_end() {
+    let mut bed = crowded(3);
+    let worlds: Vec<_> = bed.controller.worlds().cloned().collect();
+    let comtrees: Vec<_> = worlds.iter().flat_map(|world| world.comtrees.clone()).collect();
+    let there = bed.controller.members().filter(|member| member.relay == RelayId(2));
+    let there: Vec<_> = there.map(|member| (member.world, member.address)).collect();
+    there.into_iter().for_each(|(world, address)| bed.controller.leave(world, address).unwrap());
+    bed.exchange();
+    bed.waits = true;
+    bed.controller.drain(RelayId(2), true).unwrap();
+    let mut moving = Vec::new();
+    for _ in 0..60 {
+        bed.exchange();
+        let now = comtrees.iter().filter(|comtree| bed.controller.is_moving(**comtree)).count();
+        if moving.last() != Some(&now) {
+            moving.push(now);
+        }
+    }
+    assert_eq!(moving, [0, 8, 16, 24]);
+    bed.waits = false;
+    (0..60).for_each(|_| _ = bed.exchange());
+    let has_it = |comtree| bed.controller.tree(comtree).iter().any(|hop| hop.relay == RelayId(2));
+    assert!(!comtrees.into_iter().any(has_it));
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
 #[test]
 fn a_world_that_finds_no_other_way_takes_a_link_that_is_being_removed() {
     let mut bed = square();
