@@ -101,6 +101,7 @@ impl Walker {
         let (socket, mut session) = set_out(number, target, comtree, readiness, seats)?;
         session.token = place.token.clone().into_bytes();
         session.identity = Some(identity);
+        session.watches = true;
         Ok(Walker::with(number, relay, now, socket, session))
     }
 
@@ -167,7 +168,7 @@ impl Walker {
     /// Whether it seems to have lost its relay.
     pub(crate) fn lacks_a_relay(&self, now: Time) -> bool {
         let is_overdue = now.since(self.set_out) > CONNECT_PATIENCE;
-        self.nothing_listens || (!self.is_connected() && is_overdue)
+        self.nothing_listens || self.session.is_silent() || (!self.is_connected() && is_overdue)
     }
 
     /// Since when it was without its relay or some of its subscriptions, once it is no more.

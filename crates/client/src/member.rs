@@ -105,6 +105,7 @@ impl Member {
                 ticket: resumption.map(|one| one.ticket).unwrap_or_default(),
                 max_datagram: config.max_datagram,
                 slow_suites: canopy_net::slow_suites(),
+                watches: config.is_kept,
                 ..SessionConfig::new(comtree, seed)
             }),
             comtree,

@@ -66,8 +66,11 @@ impl Crowd<'_> {
         }
         let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
         if walker.relay == target.0 {
-            // The relay says what it thinks of it; a session that was lost begins with it.
-            let _ = walker.session.set_token(place.token.into_bytes());
+            // The relay says what it thinks of it; a session that was lost begins with it. One that is silent
+            // says nothing, and gets the next one.
+            if !walker.session.is_silent() {
+                let _ = walker.session.set_token(place.token.into_bytes());
+            }
         } else {
             self.relays.go(Some(walker.relay), target.0);
             let ready = (&self.readiness, self.config.seats.as_ref());

@@ -80,7 +80,7 @@ pub(super) struct Bed {
     crowd: Arc<Namespace>,
     /// Where walkers are.
     servers: Arc<Vec<Namespace>>,
-    _network: Namespace,
+    network: Namespace,
     folder: tempfile::TempDir,
     key: String,
     megabits: u32,
@@ -97,7 +97,7 @@ impl Bed {
         network.ip("link add bridge type bridge")?;
         network.ip("link set bridge up")?;
         let attach = |name: &str, number| attach(&network, name, number, megabits);
-        let hosts = (1..=relays).map(|number| attach(&format!("r{number}"), number));
+        let hosts = (1..=relays).map(|number| attach(&cable(number), number));
         let hosts = hosts.collect::<anyhow::Result<Vec<_>>>()?;
         let servers = (0..servers).map(|of| attach(&format!("s{of}"), FIRST_SERVER + of));
         let servers = servers.collect::<anyhow::Result<Vec<_>>>()?;
@@ -111,7 +111,7 @@ impl Bed {
             seat,
             crowd: Arc::new(crowd),
             servers: Arc::new(servers),
-            _network: network,
+            network,
             folder,
             key: String::new(),
             megabits,
@@ -205,6 +205,34 @@ impl Bed {
         Ok(())
     }
 
+    /// Pulls the cable of a relay's host, or plugs it in again. Nobody is told, and the host answers nothing.
+    pub(super) fn unplug(&self, relay: usize, is_unplugged: bool) -> anyhow::Result<()> {
+        let state = if is_unplugged { "down" } else { "up" };
+        Ok(self.network.ip(&format!("link set {} {state}", cable(relay as u8 + 1)))?)
+    }
+
+    /// Begins to move the world to another root, without loss.
+    pub(super) fn begin_move(&self, root: usize) -> anyhow::Result<()> {
+        let path = format!("/v1/worlds/{DEFAULT_WORLD}/move?root={}", name(root));
+        self.ask(Method::POST, &path, String::new())?;
+        Ok(())
+    }
+
+    /// Has a relay take nobody new, and its members and trees go to others; or ends that.
+    pub(super) fn drain(&self, relay: usize, drains: bool) -> anyhow::Result<()> {
+        let deed = if drains { "drain" } else { "undrain" };
+        self.ask(Method::POST, &format!("/v1/relays/{}/{deed}", name(relay)), String::new())?;
+        Ok(())
+    }
+
+    /// The relays that have members.
+    pub(super) fn serving(&self) -> anyhow::Result<Vec<usize>> {
+        let told = self.ask(Method::GET, "/v1/relays", String::new())?;
+        let relays = told["relays"].as_array().into_iter().flatten();
+        let serving = relays.filter(|relay| relay["members"].as_u64() > Some(0));
+        Ok(serving.filter_map(|relay| numbered(&relay["name"])).collect())
+    }
+
     /// The tree of the world: of each relay but the root the one above it.
     pub(super) fn tree(&self) -> anyhow::Result<Vec<[usize; 2]>> {
         let world = self.ask(Method::GET, &format!("/v1/worlds/{DEFAULT_WORLD}"), String::new())?;
@@ -232,7 +260,9 @@ impl Bed {
             list.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(holds))
         };
         relays["relays"].as_array().map(Vec::len) == Some(self.relays.len())
-            && all(&relays["relays"], &|relay| relay["state"] == "up")
+            && all(&relays["relays"], &|relay| {
+                relay["state"] == "up" || relay["state"] == "draining"
+            })
             && all(&links["links"], &|link| link["usable"] == true)
     }
 
@@ -262,6 +292,11 @@ pub(super) fn numbered(name: &Value) -> Option<usize> {
 
 pub(super) fn ip(number: u8) -> String {
     format!("10.90.0.{number}")
+}
+
+/// The bridge's end of a relay's cable.
+fn cable(number: u8) -> String {
+    format!("r{number}")
 }
 
 fn hardware(number: u8) -> String {

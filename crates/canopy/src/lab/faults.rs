@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 /// Starts a controller and relays on hosts of their own, which are network namespaces, and walks a crowd
 /// through them. One after the other, and by the seed, a relay is killed, a link of the world's tree is
-/// cut, and the controller is killed; each is made good after a while. An oracle says what is missing, and
-/// what came twice. The exit status is 1 unless traffic is there again within a second, for those whose
-/// relay was killed within two, nothing is missing otherwise, and nothing came twice. Needs root, `ip`
-/// and `tc`.
+/// cut, the controller is killed, and the cable of a relay's host is pulled; each is made good after a
+/// while. An oracle says what is missing, and what came twice. The exit status is 1 unless traffic is there
+/// again within a second, for those whose relay was killed or has vanished within two, nothing is missing
+/// otherwise, and nothing came twice. Needs root, `ip` and `tc`.
 #[derive(Args)]
 pub(super) struct FaultsCommand {
     /// How many relays
@@ -35,7 +35,7 @@ pub(super) struct FaultsCommand {
           value_parser = clap::value_parser!(u8).range(1..=64))]
     servers: u8,
     /// How many faults
-    #[arg(long, value_name = "N", default_value_t = 9,
+    #[arg(long, value_name = "N", default_value_t = 12,
           value_parser = clap::value_parser!(u16).range(1..=1000))]
     faults: u16,
     /// Megabits a second that each host's cable carries, each way
@@ -52,6 +52,9 @@ pub(super) struct FaultsCommand {
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(2..=2000))]
     walkers: u32,
+    /// Begin to move the world to another root, or to drain a relay, shortly before each fault
+    #[arg(long)]
+    during_moves: bool,
     #[command(flatten)]
     walk: WalkArgs,
     /// Write faults.csv and faults.svg to this folder
@@ -66,13 +69,16 @@ pub(super) struct FaultsCommand {
 const BEFORE: Duration = Duration::from_secs(8);
 /// What fails is made good after so long.
 const DOWN: Duration = Duration::from_secs(4);
+/// A move or a drain has begun up to so long before something fails: at this many times of it.
+const A_MOVE: Duration = Duration::from_millis(1_500);
+const OVERLAPS: usize = 6;
 /// Once all is up again, the crowd walks for so long before the next fault.
 const BETWEEN: Duration = Duration::from_secs(3);
 /// A generated crowd walks for so long for each fault.
 const OF_A_FAULT: f64 = 14.0;
 /// What was on its way when something failed was published at most so long before, milliseconds.
 const ON_ITS_WAY_MS: u64 = 200;
-/// Traffic is there again after so long at most, milliseconds; for those whose relay was killed, the
+/// Traffic is there again after so long at most, milliseconds; for those whose relay failed, the
 /// second.
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
 /// How finely missing updates are told of, milliseconds.
@@ -86,6 +92,17 @@ enum Fault {
     Relay(usize),
     Link([usize; 2]),
     Controller,
+    /// Its host answers nothing any more.
+    Vanished(usize),
+}
+
+/// What is under way when something fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    /// The world moves to this root.
+    Move(usize),
+    /// This relay is being left.
+    Drain(usize),
 }
 
 /// A fault, and what the crowd noticed of it.
@@ -102,7 +119,7 @@ struct Row {
     /// How long after the fault the last update was published that is missing between others, to a tenth
     /// of a second.
     others_ms: u64,
-    /// The same, where one of the two was at the relay that was killed.
+    /// The same, where one of the two was at the relay that failed.
     members_ms: u64,
     /// Pairs of walkers of which one misses something of the other, counted once in a tenth of a second.
     gaps: usize,
@@ -129,12 +146,13 @@ impl Fault {
             Fault::Relay(_) => "relay killed",
             Fault::Link(_) => "link cut",
             Fault::Controller => "controller killed",
+            Fault::Vanished(_) => "relay vanished",
         }
     }
 
     fn what(self) -> String {
         match self {
-            Fault::Relay(relay) => name(relay),
+            Fault::Relay(relay) | Fault::Vanished(relay) => name(relay),
             Fault::Link([one, other]) => format!("{} – {}", name(one), name(other)),
             Fault::Controller => String::new(),
         }
@@ -142,14 +160,20 @@ impl Fault {
 
     /// The fault number so-and-so of a seed: kinds take turns.
     fn of(seed: u64, number: u16, bed: &Bed, relays: u8) -> anyhow::Result<Fault> {
-        Ok(match number % 3 {
+        Ok(match number % 4 {
             0 => Fault::Relay(chance(seed, number, relays.into())),
             1 => {
                 let tree = bed.tree()?;
                 let place = chance(seed, number, tree.len());
                 Fault::Link(*tree.get(place).context("the world has no tree")?)
             }
-            _ => Fault::Controller,
+            2 => Fault::Controller,
+            // One that was killed has lost its members to others.
+            _ => {
+                let serving = bed.serving()?;
+                let place = chance(seed, number, serving.len());
+                Fault::Vanished(*serving.get(place).context("no relay has members")?)
+            }
         })
     }
 
@@ -158,6 +182,7 @@ impl Fault {
             Fault::Relay(relay) => bed.kill_relay(relay),
             Fault::Link(ends) => bed.cut(ends, true)?,
             Fault::Controller => bed.kill_controller(),
+            Fault::Vanished(relay) => bed.unplug(relay, true)?,
         }
         Ok(())
     }
@@ -167,6 +192,41 @@ impl Fault {
             Fault::Relay(relay) => bed.start_relay(relay),
             Fault::Link(ends) => bed.cut(ends, false),
             Fault::Controller => bed.start_controller(),
+            Fault::Vanished(relay) => bed.unplug(relay, false),
+        }
+    }
+}
+
+impl Under {
+    /// What is begun before the fault number so-and-so of a seed: each kind of fault meets both in turn.
+    fn of(seed: u64, number: u16, relays: u8) -> Under {
+        let relay = chance(!seed, number, relays.into());
+        if (number + number / 4).is_multiple_of(2) {
+            Under::Move(relay)
+        } else {
+            Under::Drain(relay)
+        }
+    }
+
+    fn in_words(self) -> String {
+        match self {
+            Under::Move(root) => format!("the world moves to root {}", name(root)),
+            Under::Drain(relay) => format!("{} drains", name(relay)),
+        }
+    }
+
+    fn begin(self, bed: &Bed) -> anyhow::Result<()> {
+        match self {
+            Under::Move(root) => bed.begin_move(root),
+            Under::Drain(relay) => bed.drain(relay, true),
+        }
+    }
+
+    fn end(self, bed: &Bed) -> anyhow::Result<()> {
+        match self {
+            // It ends by itself.
+            Under::Move(_) => Ok(()),
+            Under::Drain(relay) => bed.drain(relay, false),
         }
     }
 }
@@ -267,12 +327,20 @@ impl FaultsCommand {
                 print_note("the crowd has gone before all faults; give a longer trace");
                 break;
             }
+            let under = self.during_moves.then(|| Under::of(self.seed, number, self.relays));
+            if let Some(under) = under {
+                print_note(under.in_words());
+                under.begin(bed)?;
+                let part = chance(self.seed, number, OVERLAPS) as u32;
+                std::thread::sleep(A_MOVE * part / OVERLAPS as u32);
+            }
             print_note(format_args!("{} {}", fault.kind(), fault.what()));
             faults.push((fault, began.elapsed().as_millis() as u64));
             fault.happen(bed)?;
             std::thread::sleep(DOWN);
             fault.end(bed)?;
             bed.until_whole()?;
+            under.map(|under| under.end(bed)).transpose()?;
             std::thread::sleep(BETWEEN);
         }
         Ok(faults)
@@ -374,7 +442,7 @@ fn picture(rows: &[Row], report: &Report) -> Chart<'static> {
     let curve =
         |name: &str, points| Curve { name: name.to_owned(), points, marked: false, fitted: None };
     let mut curves = vec![curve("pairs", missing.collect())];
-    for kind in ["relay killed", "link cut", "controller killed"] {
+    for kind in ["relay killed", "link cut", "controller killed", "relay vanished"] {
         let of_kind = rows.iter().filter(|row| row.fault == kind);
         let at = of_kind.map(|row| seconds(row.at_ms));
         let points: Vec<_> = at.flat_map(|at| [(at, 0.0), (at, most), (at, 0.0)]).collect();
@@ -426,6 +494,12 @@ fn table(rows: &[Row], report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_of_fault_meets_moves_and_drains() {
+        let moves = |number| matches!(Under::of(1, number, 8), Under::Move(_));
+        assert!((0..4).all(|number| moves(number) != moves(number + 4)));
+    }
 
     #[test]
     fn what_is_missing_counts_for_the_fault_before_it() {

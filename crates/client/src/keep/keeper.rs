@@ -37,6 +37,8 @@ pub(crate) struct Keeper {
     /// Why the controller refused last, if it did; and how often since it last gave a place.
     refused: Option<Refusal>,
     refusals: u32,
+    /// How often it said that a relay is the right one which the member hears nothing of.
+    stays: u32,
     renew_at: Time,
     /// When it is asked again while the relay is lost.
     again_at: Time,
@@ -78,6 +80,7 @@ impl Keeper {
             looks: false,
             refused: None,
             refusals: 0,
+            stays: 0,
             renew_at,
             again_at: now,
             doing: Doing::Nothing,
@@ -126,6 +129,7 @@ impl Keeper {
             self.looks = false;
             return if self.again_at <= now { renew(self) } else { None };
         }
+        self.stays = 0;
         if std::mem::take(&mut self.looks) {
             let relay = self.place.relay.clone();
             return Some(match self.measures {
@@ -196,6 +200,9 @@ impl Keeper {
 
     fn go_on_at(&mut self, now: Time, member: &mut Member, place: Place) {
         (self.refused, self.refusals) = (None, 0);
+        if place.relay == self.place.relay && member.is_silent() {
+            return self.stay_at(now, place);
+        }
         self.renew_at = now + renew_in(&place) + self.chance.pause();
         let (relay, key) = (place.relay.address, place.relay.key.to_bytes());
         if place.relay == self.place.relay {
@@ -213,6 +220,14 @@ impl Keeper {
                 Err(_) => Doing::GivesBack(place.address),
             };
         }
+    }
+
+    /// The relay is the right one although it is silent: it may only pause, and the controller is asked ever more
+    /// seldom. The next renewal brings it the next token, once it answers.
+    fn stay_at(&mut self, now: Time, place: Place) {
+        self.again_at = now + self.chance.pause() * (1 << self.stays);
+        self.stays = (self.stays + 1).min(MOST_DOUBLINGS);
+        self.place = place;
     }
 
     /// One of the two places is given back.

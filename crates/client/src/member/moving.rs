@@ -25,7 +25,12 @@ impl Member {
         }
         let is_in = self.session.state() == State::Connected;
         let is_overdue = self.relay_socket.age(now) > PASS_AFTER_SILENCE;
-        self.relay_socket.nothing_listens() || (!is_in && is_overdue)
+        self.relay_socket.nothing_listens() || self.is_silent() || (!is_in && is_overdue)
+    }
+
+    /// Whether there is a session whose relay answers nothing.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.session.is_silent()
     }
 
     /// Goes on with another relay, by another token; the subscriptions come along.
@@ -136,8 +141,10 @@ impl Member {
     /// Takes the steps of a move that are due.
     pub(super) fn turn_handover(&mut self, now: Time) {
         let Some(mut handover) = self.handover.take() else { return };
-        let is_lost =
-            self.session.state() != State::Connected || self.relay_socket.nothing_listens();
+        let is_in = |other: &Other| other.session.state() == State::Connected;
+        let is_lost = self.session.state() != State::Connected
+            || self.relay_socket.nothing_listens()
+            || (self.is_silent() && handover.other.as_ref().is_some_and(is_in));
         loop {
             match handover.step(now, is_lost) {
                 Step::Wait => break,
@@ -183,7 +190,10 @@ impl Member {
         if is_in {
             self.reports.moved(self.session.address());
         }
-        if other.session.state() != State::Connected || other.socket.nothing_listens() {
+        if other.session.state() != State::Connected
+            || other.socket.nothing_listens()
+            || other.session.is_silent()
+        {
             // The old relay was lost before the next one was asked, or had answered.
             for (group, level, weight) in other.session.wanted() {
                 self.session.subscribe_with(group, level, weight);

@@ -1,6 +1,7 @@
 //! How a participant joins: hello, cookie, connect, connected, or a refusal.
 
 use super::group_keys::GroupKeys;
+use super::watch::Watch;
 use super::{Call, Event, Keys, REMEMBERED, Session, SessionConfig, State};
 use crate::answer::REBIND_STAMP;
 use crate::noise::{FIRST_MORE, Initiator, Prologue};
@@ -131,6 +132,7 @@ impl Session {
         // Two refreshes may be lost before a subscription ends.
         self.refresh = millis(joined.subscription_ms) / 3;
         self.heard = now;
+        self.watch = self.config.watches.then(|| Watch::begin(now));
         self.doubt = None;
         self.first_round_trip = now.since(self.asked_at);
         self.enter(State::Connected, now + self.keepalive);

@@ -57,9 +57,9 @@ impl Session {
             if let Some(Doubt { asked, due }) = &mut self.doubt {
                 (*asked, *due) = (*asked + 1, now + patience);
             }
-            let stamp = now.as_nanos().max(REBIND_STAMP + 1);
-            let keepalive = Keepalive { stamp, path_stamp: self.path_stamp };
-            keepalive.encode(comtree, id, out)?
+            self.write_keepalive(now, out)?
+        } else if self.asks_for_a_sign(now) {
+            self.write_keepalive(now, out)?
         } else if let Some(len) = self.transmit_report(out)? {
             len
         } else if let Some(held) = self.group_keys.poll(now) {
@@ -79,6 +79,12 @@ impl Session {
             }
         };
         self.seal(out, len).map(Some)
+    }
+
+    fn write_keepalive(&self, now: Time, out: &mut [u8]) -> Result<usize, WireError> {
+        let stamp = now.as_nanos().max(REBIND_STAMP + 1);
+        let keepalive = Keepalive { stamp, path_stamp: self.path_stamp };
+        keepalive.encode(self.config.comtree, self.id, out)
     }
 
     /// Whether the relay has been silent for too long, or has shown that it does not know the session.

@@ -10,6 +10,7 @@ mod liveness;
 mod receiving;
 mod reporting;
 mod types;
+mod watch;
 
 use crate::answer::REBIND_STAMP;
 use crate::curve::PublicKey;
@@ -31,6 +32,7 @@ use liveness::{Doubt, Rebinding};
 use reporting::Reporting;
 use std::collections::VecDeque;
 pub use types::{Call, Event, SessionConfig, SessionError, State, Update};
+use watch::Watch;
 
 /// Between repetitions of a handshake packet; doubles up to [`MAX_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -85,6 +87,8 @@ pub struct Session {
     due: Time,
     tries: u32,
     heard: Time,
+    /// How the relay is asked for a sign of life.
+    watch: Option<Watch>,
     /// When the last connect left.
     asked_at: Time,
     /// The stamp of the latest keepalive that was answered.
@@ -132,6 +136,7 @@ impl Session {
             due: Time::ZERO,
             tries: 0,
             heard: Time::ZERO,
+            watch: None,
             asked_at: Time::ZERO,
             answered: REBIND_STAMP,
             round_trip: None,
@@ -371,12 +376,17 @@ impl Session {
         };
         let group_keys = self.group_keys.due().filter(|_| self.state == State::Connected);
         let doubt = self.doubt.filter(|_| self.state == State::Connected).map(|doubt| doubt.due);
+        let watch = self.watch.as_ref().filter(|_| self.state == State::Connected);
+        let sign = watch.map(|watch| watch.due);
         let farewell = self.farewell.then_some(Time::ZERO);
         let proof = match self.rebinding {
             Rebinding::Challenged { due, .. } => Some(due),
             Rebinding::Settled | Rebinding::Proved { .. } => None,
         };
-        [Some(self.due), asked, group_keys, farewell, proof, doubt].into_iter().flatten().min()
+        [Some(self.due), asked, group_keys, farewell, proof, doubt, sign]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Writes the next packet that is due at `now` into `out` and returns its length; `None` when

@@ -53,8 +53,7 @@ impl Session {
             self.handle_sealed(now, &packet)?;
         }
         if is_sealed {
-            self.heard = self.heard.max(now);
-            self.doubt = None;
+            self.note_heard(now);
         }
         Ok(())
     }

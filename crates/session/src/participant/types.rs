@@ -38,6 +38,9 @@ pub struct SessionConfig {
     /// [identity](SessionConfig::identity) of its own, or a comtree. Which of them a datagram from the
     /// relay is for, [`Recipient::of`](canopy_wire::Recipient::of) says.
     pub shares_ip_port: bool,
+    /// Whether somebody finds another relay when this one is [silent](super::Session::is_silent): it is asked for a sign
+    /// of life as soon as nothing comes from it.
+    pub watches: bool,
     /// How many packets a key seals: the relay must have the same.
     pub packets_per_key: PacketsPerKey,
     /// If it is a relay that calls its neighbour: what it asks for.
@@ -58,6 +61,7 @@ impl SessionConfig {
             slow_suites: 0,
             max_datagram: SAFE_DATAGRAM as u16,
             shares_ip_port: false,
+            watches: false,
             packets_per_key: PacketsPerKey::PROTOCOL,
             call: None,
         }

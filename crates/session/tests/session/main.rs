@@ -5,4 +5,5 @@ mod holders;
 mod participant;
 mod reports;
 mod sessions;
+mod silence;
 mod support;

@@ -15,6 +15,8 @@ const STEP: Duration = Duration::from_millis(25);
 const LEASE: Duration = Duration::from_secs(6);
 /// Whose relay is lost is at another within this.
 const REPLACED: Duration = Duration::from_secs(2);
+/// The controller has given up a relay of which it hears nothing after this.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 /// What was on its way to or from a relay that died may be lost.
 const MARGIN: Duration = Duration::from_millis(500);
 /// By how much later than others a relay brings updates, at most.
@@ -71,6 +73,8 @@ struct Sim {
     /// The answer that is on its way.
     answer: Option<(Time, Answer)>,
     is_dead: [bool; RELAYS],
+    /// When the last one vanished that nobody said anything of.
+    vanished: Option<(usize, Time)>,
     late: [Duration; RELAYS],
     /// What relays are yet to bring: when, which relay, which number.
     on_its_way: BTreeSet<(Time, usize, u16)>,
@@ -140,6 +144,7 @@ impl Sim {
             },
             answer: None,
             is_dead: [false; RELAYS],
+            vanished: None,
             late,
             on_its_way: BTreeSet::new(),
             sent: BTreeMap::new(),
@@ -160,7 +165,8 @@ impl Sim {
     fn renewed(&mut self, may_move: bool) -> Place {
         let (address, at) = self.controller.places.last().cloned().unwrap();
         let drains = self.controller.drains == Some(at);
-        let is_given_up = self.is_dead[at];
+        let is_missed = |(relay, when)| relay == at && self.world.now < when + GIVEN_UP;
+        let is_given_up = self.is_dead[at] && !self.vanished.is_some_and(is_missed);
         let moves = may_move && drains && self.controller.places.len() == 1;
         if !is_given_up && !moves {
             return place(&self.world, at, &address, drains);
@@ -212,8 +218,8 @@ impl Sim {
     }
 
     fn give_back(&mut self, named: &str) {
-        let takes_other = self.sabotage == Sabotage::TakesTheOther;
         let places = &mut self.controller.places;
+        let takes_other = self.sabotage == Sabotage::TakesTheOther && places.len() > 1;
         let Some(at) = places.iter().position(|(of, _)| (of != named) == takes_other) else {
             return;
         };
@@ -227,7 +233,7 @@ impl Sim {
     fn happen(&mut self) {
         let now = self.world.now;
         let relay = self.chance.below(RELAYS as u64) as usize;
-        match self.chance.below(5) {
+        match self.chance.below(6) {
             0 | 1 if self.controller.drains.is_none() => self.controller.drains = Some(relay),
             0 | 1 => self.controller.drains = None,
             2 => self.controller.is_away = !self.controller.is_away,
@@ -238,23 +244,32 @@ impl Sim {
                 self.world.relays[back] = Script::at(site);
                 self.is_dead[back] = false;
             }
+            4 => {
+                // Its cable is cut: nobody says anything of it.
+                self.note_death(relay);
+                self.world.relays[relay].silent = true;
+                self.vanished = Some((relay, now));
+            }
             _ => {
                 // Its port is closed: its host says so to whoever sends something there.
-                let port = std::mem::replace(&mut self.world.relays[relay], Script::new());
-                // Where the member is, or is going to be.
-                let is_its_own = self.world.member.relay() == port.address()
-                    || self.controller.places.iter().any(|(_, at)| *at == relay);
-                let site = port.site;
-                drop(port);
+                self.note_death(relay);
+                let site = self.world.relays[relay].site;
                 self.world.relays[relay] = Script::at(site);
                 self.world.relays[relay].silent = true;
-                self.is_dead[relay] = true;
-                if is_its_own {
-                    self.deaths += 1;
-                    self.excused.push((before(now, MARGIN + LATEST), now + MARGIN));
-                    self.waits_since = Some(now);
-                }
             }
+        }
+    }
+
+    fn note_death(&mut self, relay: usize) {
+        let now = self.world.now;
+        self.is_dead[relay] = true;
+        // Where the member is, or is going to be.
+        if self.world.member.relay() == self.world.relays[relay].address()
+            || self.controller.places.iter().any(|(_, at)| *at == relay)
+        {
+            self.deaths += 1;
+            self.excused.push((before(now, MARGIN + LATEST), now + MARGIN));
+            self.waits_since = Some(now);
         }
     }
 
@@ -427,6 +442,36 @@ fn who_is_refused_for_good_asks_ever_more_seldom() {
     assert!(soon >= 3 && (12..30).contains(&asked.len()), "{asked:?}");
     let told = |event: &Event| matches!(event, Event::NotLetIn(_));
     assert_eq!(sim.world.events().iter().filter(|event| told(event)).count(), 1);
+}
+
+/// A relay that pauses is there again, and whoever stays is spared the way to another one and back.
+#[test]
+fn who_hears_nothing_asks_ever_more_seldom_and_stays_if_the_controller_says_so() {
+    let mut sim = Sim::new(1, Sabotage::None);
+    let (relay, start, mut asked) = (sim.world.member.relay(), sim.world.now, Vec::new());
+    sim.world.relays[0].silent = true;
+    while sim.world.now.since(start) < Duration::from_secs(5) {
+        sim.world.settle();
+        let now = sim.world.now;
+        if let Some(question) = sim.keeper.turn(now, &mut sim.world.member) {
+            assert!(matches!(question, Question::Renew(_)), "{question:?}");
+            let answer = sim.asked(question);
+            sim.keeper.handle_answer(now, &mut sim.world.member, answer);
+            asked.push(now.since(start));
+        }
+        sim.world.now = now + STEP;
+    }
+    assert!((4..=6).contains(&asked.len()), "{asked:?}");
+    assert!(asked[0] < Duration::from_millis(1_200), "{asked:?}");
+    sim.world.relays[0].silent = false;
+    for _ in 0..80 {
+        sim.world.settle();
+        sim.ask();
+        sim.world.now = sim.world.now + STEP;
+    }
+    assert_eq!(sim.world.events(), []);
+    assert!(sim.world.member.participant().is_some() && !sim.world.member.is_silent());
+    assert_eq!((sim.world.member.relay(), sim.moves), (relay, 0));
 }
 
 #[test]
