@@ -1,5 +1,6 @@
 //! What a run on a graph is asked for; all the rest is drawn from the seed.
 
+use super::load::Load;
 use std::fmt::Write;
 
 /// Length of a run in virtual seconds, if nothing else is asked for.
@@ -19,6 +20,8 @@ pub struct TopologyConfig {
     pub degree: usize,
     /// Virtual seconds until everyone leaves. In the last part of them nothing fails any more.
     pub seconds: u32,
+    /// Everybody sends as much as its limits let through, and nothing fails.
+    pub load: Option<Load>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<TopologySabotage>,
 }
@@ -38,6 +41,8 @@ pub enum TopologySabotage {
     IgnoreStandbys,
     /// A relay that gets a link lets go of its branches over another one at once.
     HastyExchange,
+    /// With load: 60 % of everybody's limits are reserved.
+    ReserveLess,
 }
 
 impl TopologyConfig {
@@ -49,6 +54,7 @@ impl TopologyConfig {
             participants: None,
             degree: 0,
             seconds: DEFAULT_SECONDS,
+            load: None,
             sabotage: None,
         }
     }
@@ -64,6 +70,9 @@ impl TopologyConfig {
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        if let Some(load) = self.load {
+            let _ = write!(command, " # with {load:?}");
         }
         command
     }

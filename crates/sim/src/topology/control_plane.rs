@@ -2,7 +2,7 @@
 
 use super::config::TopologySabotage;
 use super::machine::LOOK;
-use super::world::{LINK, Step, World};
+use super::world::{Step, World};
 use crate::scale::machine::ip_port;
 use canopy_control::storage::{Storage, StorageError};
 use canopy_control::{Core, Downlink, Event, Mode, Name, NewRelay, NewWorld};
@@ -111,6 +111,7 @@ impl World<'_> {
 
     /// Links are given, by whoever runs the network, once both ends are there.
     fn give_links(&mut self, relay: usize) {
+        let rate = self.link_rate();
         for link in 0..self.graph.edges.len() {
             let edge = self.graph.edges[link];
             let ends = edge.ends.map(|end| self.process.ids[end]);
@@ -122,7 +123,7 @@ impl World<'_> {
                 .links()
                 .any(|(link, _)| link.ends == [one, other] || link.ends == [other, one]);
             let delay_us = edge.delay.as_micros() as u32;
-            if !known && let Err(why) = controller.add_link([one, other], LINK, delay_us) {
+            if !known && let Err(why) = controller.add_link([one, other], rate, delay_us) {
                 self.model.broken(self.now, format!("link {link}: {why}"));
             }
         }
@@ -257,17 +258,27 @@ impl World<'_> {
         }
     }
 
+    /// What is reserved for everybody.
+    fn reserved_limits(&self) -> Limits {
+        let Some(load) = self.config.load else { return MEMBER };
+        let part =
+            if self.config.sabotage == Some(TopologySabotage::ReserveLess) { 0.6 } else { 1.0 };
+        let of = |rate: Rate| Rate { bits: part * rate.bits, packets: part * rate.packets };
+        Limits { send: of(load.member.send), receive: of(load.member.receive) }
+    }
+
     pub(crate) fn start_controller(&mut self) {
         self.told.controllers += 1;
         if let Err(why) = self.process.start(self.now) {
             return self.model.broken(self.now, format!("the controller does not start: {why}"));
         }
+        let limits = self.reserved_limits();
         for number in 0..self.worlds.len() {
             let Some(controller) = &mut self.process.controller else { return };
             let name = self.worlds[number].name.clone();
             if controller.world(&name).is_err() {
                 // What is not there is created, so it cannot be there.
-                _ = controller.create_world(new_world(name.clone()));
+                _ = controller.create_world(new_world(name.clone(), limits));
             }
             if let Ok(world) = controller.world(&name) {
                 self.worlds[number].comtree = world.comtrees[0];
@@ -277,7 +288,7 @@ impl World<'_> {
     }
 }
 
-fn new_world(name: Name) -> NewWorld {
+fn new_world(name: Name, default: Limits) -> NewWorld {
     NewWorld {
         name,
         comtrees: 1,
@@ -285,7 +296,7 @@ fn new_world(name: Name) -> NewWorld {
         levels: 1,
         mode: Mode::Immediate,
         downlink: Downlink::Member,
-        default: MEMBER,
+        default,
         core: Core::Center,
     }
 }

@@ -1,5 +1,6 @@
 //! The controller's process, its store, and its channels to the relays.
 
+use super::config::TopologyConfig;
 use crate::host::UNIX_ZERO;
 use canopy_control::storage::{Batch, MemoryStorage, Storage};
 use canopy_control::{Controller, RelayId, Retry, Settings};
@@ -47,7 +48,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn new(relays: usize, ahead: Duration, degree: usize) -> Process {
+    pub(crate) fn new(relays: usize, ahead: Duration, config: &TopologyConfig) -> Process {
         Process {
             controller: None,
             storage: MemoryStorage::default(),
@@ -56,7 +57,12 @@ impl Process {
             life: 0,
             timer: None,
             // A move that begins shortly before the end is not settled there.
-            settings: Settings { degree, improve: Duration::ZERO, ..Settings::default() },
+            settings: Settings {
+                degree: config.degree,
+                improve: Duration::ZERO,
+                share: config.load.map_or(Settings::default().share, |load| load.share),
+                ..Settings::default()
+            },
             ids: vec![None; relays],
         }
     }

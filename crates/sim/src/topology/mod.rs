@@ -12,6 +12,7 @@ mod control_plane;
 mod controller;
 mod faults;
 mod graph;
+mod load;
 mod machine;
 mod model;
 mod network;
@@ -22,5 +23,6 @@ mod report;
 mod world;
 
 pub use config::{TopologyConfig, TopologySabotage};
+pub use load::{Load, Receivers};
 pub use report::TopologyReport;
 pub use world::run_topology;

@@ -22,6 +22,8 @@ pub(crate) struct Told {
     pub(crate) controllers: u32,
     pub(crate) detours: u32,
     pub(crate) alone: u32,
+    pub(crate) fullest: f64,
+    pub(crate) dropped: u64,
 }
 
 /// What a run on a graph has shown.
@@ -89,6 +91,10 @@ pub struct TopologyReport {
     pub detours: u32,
     /// How many links of trees failed with the controller, and had to be made up for without it.
     pub mended_alone: u32,
+    /// What passed over a link each way in a second, at most, as a part of what it bears.
+    pub fullest_link: f64,
+    /// What relays dropped while everybody sent as much as its limits let through.
+    pub dropped_within_limits: u64,
     /// A hash of all datagrams and messages in order.
     pub trace_hash: String,
     /// What was wrong.
@@ -145,6 +151,8 @@ impl TopologyReport {
             controllers: told.controllers,
             detours: told.detours,
             mended_alone: told.alone,
+            fullest_link: told.fullest,
+            dropped_within_limits: told.dropped,
             trace_hash,
             problems,
             replay: config.replay(),

@@ -4,6 +4,7 @@ use super::config::{TopologyConfig, TopologySabotage};
 use super::controller::{Channel, Process};
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
+use super::load::Loading;
 use super::machine::{LOOK, Machine};
 use super::model::Model;
 use super::participant::Participant;
@@ -107,6 +108,7 @@ pub(crate) struct World<'a> {
     pub(crate) model: Model,
     pub(crate) told: Told,
     pub(crate) faults: Vec<Planned>,
+    pub(crate) loading: Loading,
     pub(crate) calm_from: Time,
     pub(crate) leave_at: Time,
     pub(crate) is_over: bool,
@@ -182,7 +184,10 @@ impl<'a> World<'a> {
         let end = u64::from(config.seconds) * 1_000;
         let calm = end.saturating_sub(CALM);
         let are_given = config.degree == 0;
-        let faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
+        let mut faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
+        if config.load.is_some() {
+            faults.clear();
+        }
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
         let span = graph.span();
         Ok(World {
@@ -193,7 +198,7 @@ impl<'a> World<'a> {
             process: Process::new(
                 relays,
                 Duration::from_millis(rng.random_range(0..3_000)),
-                config.degree,
+                config,
             ),
             channels: vec![Channel::default(); relays],
             issuer,
@@ -218,6 +223,7 @@ impl<'a> World<'a> {
             worlds,
             people,
             faults,
+            loading: Loading::default(),
         })
     }
 
@@ -227,7 +233,9 @@ impl<'a> World<'a> {
             self.start_relay(relay);
         }
         for number in 0..self.people.len() {
-            let at = Time::from_millis(self.rng.random_range(1_500..4_000));
+            // Whoever is refused under load does not ask again, so all links are up before.
+            let after = if self.config.load.is_some() { 2_500 } else { 0 };
+            let at = Time::from_millis(after + self.rng.random_range(1_500..4_000));
             self.at(at, Step::Come(number));
             self.at(at, Step::Publish(number));
             let at = Time::from_millis(self.rng.random_range(5_000..12_000));
@@ -320,6 +328,7 @@ impl<'a> World<'a> {
 
     fn leave_all(&mut self) {
         self.check_everybody_is_in();
+        self.check_load();
         self.is_over = true;
         for number in 0..self.people.len() {
             self.go(number);
