@@ -58,8 +58,10 @@ fn what_is_carried() {
     let large = Load { meets: false, ..of(1000, 1) };
     let mut loads = vec![large, Load { share: 0.8, ..large }];
     for payload in [16, 100, 1000] {
-        let bursts = [1, 20, 50, 100, 1000].map(|every| of(payload, every));
-        loads.extend(bursts.into_iter().flat_map(|load| [load, to_the_farthest(load)]));
+        for load in [5, 50, 100, 250, 1000].map(|every| of(payload, every)) {
+            let one = Load { to: Receivers::OneGroup, ..load };
+            loads.extend([load, one, to_the_farthest(load)]);
+        }
     }
     for load in loads {
         let report = run(LINE, load, None);
