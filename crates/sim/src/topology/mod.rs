@@ -13,6 +13,7 @@ mod controller;
 mod faults;
 mod graph;
 mod load;
+mod loading;
 mod machine;
 mod model;
 mod network;
