@@ -76,7 +76,16 @@ pub(crate) const ALL: [Step; 15] = [
     background(
         "compute",
         "tests that compute all the time: searches, and simulations of many seeds",
-        Tests(&["exhaustive", "methods", "relay", "relays", "seeds", "simulation", "topology"]),
+        Tests(&[
+            "exhaustive",
+            "load",
+            "methods",
+            "relay",
+            "relays",
+            "seeds",
+            "simulation",
+            "topology",
+        ]),
         compute,
     ),
     background("sim", "a seed repeats its trace; two seeds differ", Binary, simulate),

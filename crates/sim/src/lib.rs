@@ -47,6 +47,8 @@ pub use overlay::{
 pub use report::{RelayTotals, Report};
 pub use sabotage::Sabotage;
 pub use scale::{Gauge, ScaleConfig, ScaleCore, ScaleRow, exponent, run_scale};
-pub use topology::{TopologyConfig, TopologyReport, TopologySabotage, run_topology};
+pub use topology::{
+    Load, Receivers, TopologyConfig, TopologyReport, TopologySabotage, run_topology,
+};
 pub use trace::Tap;
 pub use world::{run, run_with_tap};

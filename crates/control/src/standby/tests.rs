@@ -2,8 +2,11 @@
 //! joined by them is.
 
 use super::*;
+use crate::propose::{Proposal, Proposing, Site};
+use canopy_plan::{CoreRule, Demand, Limits, Link, Method, Network, Request, Root};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 
 struct Case {
     hops: Vec<TreeHop>,
@@ -135,4 +138,96 @@ fn a_standby_parent_stays_unless_there_is_a_better_kind() {
         let again = choose(&case.hops, candidates(&case.links, rng), &case.standbys);
         assert_eq!(again, case.standbys);
     });
+}
+
+/// What bounds how many relays have a standby parent, whatever the ranks are: were both ends of a link standby
+/// parents of each other, both could use it at once, and form a circle.
+#[test]
+fn a_link_off_the_tree_serves_one_of_its_ends_at_most() {
+    cases(|case, _| {
+        let used: BTreeSet<LinkId> = case.standbys.values().map(|(_, link)| *link).collect();
+        assert_eq!(used.len(), case.standbys.len());
+        assert!(
+            case.hops.iter().all(|hop| hop.above.is_none_or(|(_, link)| !used.contains(&link)))
+        );
+    });
+}
+
+/// The shortest-path tree from a network's middle over its largest part. Returns how many relays have a parent, how
+/// many of them a standby parent, and how many links are off the tree.
+fn standbys_on(network: &Network) -> [usize; 3] {
+    let nodes = network.largest_component();
+    let limits = Limits::bits(1.0, 1.0);
+    let endpoints: Vec<_> = nodes.iter().map(|node| (*node, limits)).collect();
+    let demand = Demand::new(network, &endpoints, CoreRule::Center).unwrap();
+    let request =
+        Request { method: Method::Spt, root: Root::Central, stretch: 1.0, improve: false };
+    let tree = canopy_plan::choose(&demand, &request).unwrap().tree;
+    let relay = |node: usize| RelayId(node as u16 + 1);
+    let hop = |node: &usize| TreeHop {
+        relay: relay(*node),
+        above: tree.hop(*node).map(|(above, link)| (relay(above), LinkId(link as u32))),
+    };
+    let hops: Vec<TreeHop> = tree.order().iter().map(hop).collect();
+    let links: BTreeMap<[usize; 2], u32> = (0..)
+        .zip(network.links())
+        .map(|(number, link)| {
+            ([link.ends[0].min(link.ends[1]), link.ends[0].max(link.ends[1])], number)
+        })
+        .filter(|(ends, _)| nodes.contains(&ends[0]))
+        .collect();
+    let both = |(ends, link): (&[usize; 2], &u32)| {
+        let of =
+            |relay, to| Candidate { relay, to, link: LinkId(*link), has_room: true, delay_us: 0 };
+        let [one, other] = ends.map(relay);
+        [of(one, other), of(other, one)]
+    };
+    let standbys = choose(&hops, links.iter().flat_map(both), &Standbys::new());
+    [hops.len() - 1, standbys.len(), links.len() - (hops.len() - 1)]
+}
+
+/// The same relays with the links that the controller proposes, three for each.
+fn with_proposed_links(network: &Network) -> Network {
+    let nodes = network.largest_component();
+    let mut delays = BTreeMap::new();
+    for (at, from) in nodes.iter().enumerate() {
+        let lengths = network.distances(*from);
+        for (to, node) in nodes.iter().enumerate().skip(at + 1) {
+            delays.insert((RelayId(at as u16), RelayId(to as u16)), (5.0 * lengths[*node]) as u32);
+        }
+    }
+    let site = |at| Site { relay: RelayId(at as u16), most: 3 };
+    let (given, before) = (BTreeSet::new(), BTreeMap::new());
+    let sites = (0..nodes.len()).map(site).collect();
+    let mut proposal = Proposal::new(sites, &delays, &given, &before, Proposing::default());
+    assert!(proposal.work(u64::MAX));
+    let link = |(from, to): &(RelayId, RelayId)| {
+        Link::new([from.0, to.0].map(usize::from), f64::from(delays[&(*from, *to)]) / 5.0)
+    };
+    let links = proposal.links().keys().map(link).collect();
+    Network::new(nodes.iter().map(|node| network.nodes()[*node].clone()).collect(), links).unwrap()
+}
+
+/// `cargo test -p canopy-control --lib zoo -- --ignored --nocapture` prints the table of docs/controller.md.
+#[test]
+#[ignore = "it tells, and needs the networks of the Topology Zoo"]
+#[allow(clippy::disallowed_methods, reason = "it reads the networks that it is about")]
+fn how_many_relays_have_a_standby_parent_on_networks_of_the_zoo() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = folder.join("../../../shared/data/topologies");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|of| of.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|of| of == "gml"));
+    files.sort();
+    let mut sums = [[0; 3]; 2];
+    for file in files {
+        let network = Network::from_file(&file, &std::fs::read(&file).unwrap()).unwrap();
+        let found = [standbys_on(&network), standbys_on(&with_proposed_links(&network))];
+        println!("{}: {found:?}", file.file_stem().unwrap().display());
+        for (sum, found) in sums.iter_mut().zip(found) {
+            (0..3).for_each(|at| sum[at] += found[at]);
+            assert!(found[1] <= found[2], "{found:?}");
+        }
+    }
+    println!("all, given and proposed: {sums:?}");
 }

@@ -2,7 +2,8 @@
 //! anything waits, and control packets go first.
 
 use crate::support::thinning::{Fluid, fair, seconds};
-use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, World, at_site, path_of_thread};
+use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, World, at_site, path_of_thread};
+use canopy_judge::fair::weighted_jain;
 use canopy_relay::{
     BranchId, BranchRole, BranchStatus, Budget, Budgets, Change, Down, Mode, RelayConfig,
 };
@@ -35,14 +36,14 @@ struct Got {
     group: u32,
 }
 
-/// Two relays of one data thread each, a parent and its child, with a link for two comtrees. Publishers are at
-/// the parent, viewers at the child.
-struct Pair {
+/// Relays of one data thread each that are a tree, with links for two comtrees. The narrow one is between the root
+/// and its first child. Publishers are at the root, viewers below.
+struct Relays {
     world: World,
     crowds: Vec<Crowd>,
     /// By participant.
     got: Vec<Vec<Got>>,
-    /// When how many bytes left over the link.
+    /// When how many bytes left over the narrow link.
     bytes: Vec<(Time, usize)>,
 }
 
@@ -50,17 +51,24 @@ fn config(mode: Mode, site: u16) -> RelayConfig {
     RelayConfig { budgets: Budgets::NONE, ..at_site(mode, site) }
 }
 
-impl Pair {
-    fn new(mode: Mode) -> Pair {
+impl Relays {
+    fn pair(mode: Mode) -> Relays {
+        Relays::tree(mode, &[0])
+    }
+
+    /// A root, and below it relays that each hang on the one that is named.
+    fn tree(mode: Mode, above: &[usize]) -> Relays {
         let mut world = World::empty();
-        for site in [1, 2] {
+        for site in 1..=above.len() as u16 + 1 {
             world.add_relay(config(mode, site), 1);
         }
-        for comtree in [COMTREE, OTHER_COMTREE] {
-            let roles = [BranchRole::Child, BranchRole::Parent];
-            world.link(comtree, [(0, 1), (1, 2)], roles);
+        for (below, above) in (1..).zip(above) {
+            let ends = [*above, below].map(|thread| (thread, thread as u16 + 1));
+            for comtree in [COMTREE, OTHER_COMTREE] {
+                world.link(comtree, ends, [BranchRole::Child, BranchRole::Parent]);
+            }
         }
-        Pair { world, crowds: Vec::new(), got: Vec::new(), bytes: Vec::new() }
+        Relays { world, crowds: Vec::new(), got: Vec::new(), bytes: Vec::new() }
     }
 
     fn join(&mut self, thread: usize, comtree: Comtree) -> usize {
@@ -73,15 +81,21 @@ impl Pair {
     /// Somebody at the parent publishes from now on, and somebody at the child sees it. `bits` a second of
     /// payload. Returns the viewer.
     fn crowd(&mut self, comtree: Comtree, groups: u32, bits: f64, len: usize) -> usize {
-        let (publisher, viewer) = (self.join(0, comtree), self.join(1, comtree));
+        self.publisher(comtree, groups, bits, len);
+        let viewer = self.join(1, comtree);
         for group in 0..groups {
             let session = &mut self.world.participants[viewer].session;
             session.subscribe_with(Group::new(group), Level(0), Weight::ONE);
         }
         self.world.settle();
+        viewer
+    }
+
+    /// Somebody at the root publishes from now on.
+    fn publisher(&mut self, comtree: Comtree, groups: u32, bits: f64, len: usize) {
+        let publisher = self.join(0, comtree);
         let (hz, since) = (bits / 8.0 / len as f64, self.world.now);
         self.crowds.push(Crowd { publisher, groups, hz, len, since, said: 0 });
-        viewer
     }
 
     fn apply(&mut self, change: Change) {
@@ -140,13 +154,14 @@ impl Pair {
         let mut is_moving = true;
         while is_moving {
             is_moving = false;
-            for thread in 0..2 {
+            for thread in 0..self.world.threads.len() {
                 if self.world.threads[thread].poll_timeout().is_some_and(|at| at <= now) {
                     self.world.threads[thread].handle_timeout(now);
                 }
                 let sent = self.world.collect(thread);
                 is_moving |= !sent.is_empty();
-                let over_link = sent.iter().filter(|one| one.to == path_of_thread(1).remote);
+                let is_over_link = |one: &&Sent| thread == 0 && one.to == path_of_thread(1).remote;
+                let over_link = sent.iter().filter(is_over_link);
                 self.bytes.extend(over_link.map(|one| (now, one.bytes.len())));
                 self.world.carry(thread, sent);
             }
@@ -201,10 +216,11 @@ impl Pair {
 #[test]
 fn who_is_within_its_share_loses_nothing_and_the_other_gets_the_rest() {
     for mode in MODES {
-        let mut pair = Pair::new(mode);
+        let mut pair = Relays::pair(mode);
         let quiet = pair.crowd(COMTREE, 25, 200_000.0 * 100.0 / 150.0, 100);
         let alone = pair.pass(2 * SECOND);
-        let age = |pair: &Pair, from| pair.got_since(quiet, from).map(|got| got.age).max().unwrap();
+        let age =
+            |pair: &Relays, from| pair.got_since(quiet, from).map(|got| got.age).max().unwrap();
         let age_alone = age(&pair, alone);
         pair.shape(MEGABIT);
         let loud = pair.crowd(OTHER_COMTREE, 50, 20_000_000.0, 1000);
@@ -234,7 +250,7 @@ fn who_is_within_its_share_loses_nothing_and_the_other_gets_the_rest() {
 #[test]
 fn guarantees_are_the_shares_of_a_full_link() {
     for mode in MODES {
-        let mut pair = Pair::new(mode);
+        let mut pair = Relays::pair(mode);
         pair.shape(MEGABIT);
         pair.guarantee(COMTREE, 300_000);
         pair.guarantee(OTHER_COMTREE, 100_000);
@@ -258,7 +274,7 @@ fn guarantees_are_the_shares_of_a_full_link() {
 
 #[test]
 fn a_branch_that_wakes_has_its_guarantee_at_once() {
-    let mut pair = Pair::new(Mode::Immediate);
+    let mut pair = Relays::pair(Mode::Immediate);
     pair.shape(MEGABIT);
     pair.crowd(OTHER_COMTREE, 20, 5_000_000.0, 500);
     pair.pass(5 * SECOND);
@@ -272,11 +288,11 @@ fn a_branch_that_wakes_has_its_guarantee_at_once() {
 
 #[test]
 fn the_list_of_the_most_thinned_says_whether_a_branch_lacks_its_link_or_a_budget_of_its_own() {
-    let mut pair = Pair::new(PERIODIC);
+    let mut pair = Relays::pair(PERIODIC);
     pair.shape(Down { bits: 200_000, updates: 0 });
     pair.crowd(COMTREE, 20, 1_000_000.0, 500);
     pair.pass(4 * SECOND);
-    let bound = |pair: &Pair| {
+    let bound = |pair: &Relays| {
         let [one] = pair.world.threads[0].thinned() else { panic!() };
         (one.budget, one.because)
     };
@@ -298,7 +314,7 @@ fn the_list_of_the_most_thinned_says_whether_a_branch_lacks_its_link_or_a_budget
 
 #[test]
 fn control_packets_pass_a_flood() {
-    let mut pair = Pair::new(PERIODIC);
+    let mut pair = Relays::pair(PERIODIC);
     // The flood goes from the parent, and so do the answers to what the child subscribes to.
     pair.shape(Down { bits: 200_000, updates: 0 });
     pair.crowd(OTHER_COMTREE, 50, 20_000_000.0, 1000);
@@ -334,7 +350,7 @@ fn control_packets_pass_a_flood() {
 /// Three viewers behind the link see a crowd of 40 at a tenth of its demand, each from its own place.
 #[test]
 fn receivers_behind_a_link_share_it_by_their_weights() {
-    let mut pair = Pair::new(PERIODIC);
+    let mut pair = Relays::pair(PERIODIC);
     let publishers = 40;
     let first = pair.crowd(COMTREE, publishers, 40.0 * 16.0 * 800.0, 100);
     let viewers = [first, pair.join(1, COMTREE), pair.join(1, COMTREE)];
@@ -378,9 +394,87 @@ fn receivers_behind_a_link_share_it_by_their_weights() {
     pair.assert_within(from, capacity);
 }
 
+const GROUPS: u32 = 40;
+
+/// What a viewer at a place gives for a group, which is a place as well: metres count, up to 30 of them.
+fn weight_seen(place: f64, group: u32) -> Option<Weight> {
+    let metres = (place - f64::from(group)).abs() + 1.0;
+    (metres <= 30.0).then(|| Weight::nearest((1.0 / (metres * metres)) as f32))
+}
+
+/// A crowd at a tenth of its demand over the narrow link, and viewers at relays behind it, each at its place. Returns
+/// by viewer and group what came in 20 s.
+fn counts_over_hops(above: &[usize], viewers: &[(usize, f64)]) -> Vec<Vec<f64>> {
+    let mut relays = Relays::tree(PERIODIC, above);
+    relays.publisher(COMTREE, GROUPS, f64::from(GROUPS) * 16.0 * 800.0, 100);
+    let numbers: Vec<usize> =
+        viewers.iter().map(|(relay, _)| relays.join(*relay, COMTREE)).collect();
+    for (number, (_, place)) in numbers.iter().zip(viewers) {
+        let session = &mut relays.world.participants[*number].session;
+        for group in 0..GROUPS {
+            if let Some(weight) = weight_seen(*place, group) {
+                session.subscribe_with(Group::new(group), Level(0), weight);
+            }
+        }
+    }
+    relays.world.settle();
+    let from = relays.pass(3 * SECOND);
+    let demand = relays.used(from, MEGABIT) * 1e6;
+    let capacity = Down { bits: (demand / 10.0) as u64, updates: 0 };
+    relays.shape(capacity);
+    relays.pass(6 * SECOND);
+    let from = relays.pass(20 * SECOND);
+    relays.assert_within(from, capacity);
+    let of = |number: &usize| {
+        let mut counts = vec![0.0; GROUPS as usize];
+        relays.got_since(*number, from).for_each(|got| counts[got.group as usize] += 1.0);
+        counts
+    };
+    numbers.iter().map(of).collect()
+}
+
+/// Jain's index over all that viewers get, by the weights of all viewers but one.
+fn jain_without(left_out: Option<usize>, viewers: &[(usize, f64)], counts: &[Vec<f64>]) -> f64 {
+    // All that see a group get the same of it: what passes the narrow link.
+    let passed = |group: usize| counts.iter().map(|of| of[group]).fold(0.0, f64::max);
+    let most = (0..GROUPS as usize).map(passed).sum::<f64>() / 20.0;
+    let flow = |group| {
+        let others = viewers.iter().enumerate().filter(|(number, _)| Some(*number) != left_out);
+        let weights = others.filter_map(|(_, (_, place))| weight_seen(*place, group));
+        let weight = weights.map(|weight| f64::from(weight.value())).sum();
+        Fluid { weight, hz: 16.0 }
+    };
+    let fair = fair(&(0..GROUPS).map(flow).collect::<Vec<_>>(), 0.5, most);
+    let of_viewer = |(counts, (_, place)): (&Vec<f64>, &(usize, f64))| {
+        let sees = |group: &u32| weight_seen(*place, *group).is_some();
+        let of = |group: u32| (counts[group as usize], 20.0 * fair[group as usize]);
+        (0..GROUPS).filter(sees).map(of).collect::<Vec<_>>()
+    };
+    weighted_jain(counts.iter().zip(viewers).flat_map(of_viewer)).unwrap()
+}
+
+/// A branch carries upwards the sum of the weights behind it, over any number of relays.
+#[test]
+fn receivers_at_all_depths_behind_a_link_share_it_by_their_weights() {
+    let line = (vec![0, 1], vec![(1, 0.0), (2, 12.0), (2, 35.0)]);
+    let tree = (vec![0, 1, 1, 2], vec![(1, 5.0), (3, 18.0), (4, 38.0)]);
+    for (above, viewers) in [line, tree] {
+        let counts = counts_over_hops(&above, &viewers);
+        let jain = |left_out| jain_without(left_out, &viewers, &counts);
+        let without_one: Vec<f64> = (0..viewers.len()).map(|one| jain(Some(one))).collect();
+        println!(
+            "{above:?}: JFI {:.4}; by the weights of all but one {without_one:.3?}",
+            jain(None)
+        );
+        assert!(jain(None) >= 0.95, "{above:?}: {}", jain(None));
+        // It is seen if the weights of one do not arrive, at whatever depth.
+        assert!(without_one.iter().all(|of| *of < 0.95), "{above:?}: {without_one:?}");
+    }
+}
+
 #[test]
 fn updates_of_a_link_are_limited_too_and_a_limit_ends() {
-    let mut pair = Pair::new(Mode::Immediate);
+    let mut pair = Relays::pair(Mode::Immediate);
     let capacity = Down { bits: 0, updates: 100 };
     pair.shape(capacity);
     let viewers = [COMTREE, OTHER_COMTREE].map(|comtree| pair.crowd(comtree, 20, 500_000.0, 200));
@@ -403,7 +497,7 @@ fn updates_of_a_link_are_limited_too_and_a_limit_ends() {
 #[test]
 fn a_fast_link_is_used_as_well_as_a_slow_one() {
     for megabits in [4, 16] {
-        let mut pair = Pair::new(Mode::Immediate);
+        let mut pair = Relays::pair(Mode::Immediate);
         let capacity = Down { bits: megabits * 1_000_000, updates: 0 };
         pair.shape(capacity);
         let offered = capacity.bits as f64 * 1.5;
@@ -417,7 +511,7 @@ fn a_fast_link_is_used_as_well_as_a_slow_one() {
 
 #[test]
 fn a_link_that_is_not_there_has_no_capacity() {
-    let mut pair = Pair::new(Mode::Immediate);
+    let mut pair = Relays::pair(Mode::Immediate);
     let now = pair.world.now;
     let key = [9; 32];
     let branch = BranchId { comtree: COMTREE, link: key, thread: 0 };

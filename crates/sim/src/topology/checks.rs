@@ -1,7 +1,7 @@
 //! What must be true at every moment, and at the end.
 
 use super::machine::Held;
-use super::world::{LINK, World};
+use super::world::World;
 use canopy_control::storage::Table;
 use canopy_control::{Enter, MemberState};
 use canopy_plan::Rate;
@@ -83,8 +83,10 @@ impl World<'_> {
             (*of, *bytes) = (second, 0);
         }
         *bytes += len as u64;
-        if *bytes as f64 * 8.0 > LINK.bits {
-            let bytes = *bytes;
+        let bytes = *bytes;
+        let part = bytes as f64 * 8.0 / self.link_rate().bits;
+        self.told.fullest = self.told.fullest.max(part);
+        if part > 1.0 {
             self.model.broken(self.now, format!("link {link} is sent {bytes} bytes in a second"));
         }
     }

@@ -1,5 +1,6 @@
 //! What a run on a graph is asked for; all the rest is drawn from the seed.
 
+use super::load::Load;
 use std::fmt::Write;
 
 /// Length of a run in virtual seconds, if nothing else is asked for.
@@ -25,6 +26,8 @@ pub struct TopologyConfig {
     pub periodic: Option<bool>,
     /// Whether an operator moves worlds, removes links and drains relays meanwhile; drawn from the seed if not given.
     pub operator: Option<bool>,
+    /// Everybody sends as much as its limits let through, and nothing fails.
+    pub load: Option<Load>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<TopologySabotage>,
 }
@@ -46,6 +49,8 @@ pub enum TopologySabotage {
     HastyExchange,
     /// The operator has links removed at once, and trees change without a step between.
     HastyRemoval,
+    /// With load: 60 % of everybody's limits are reserved.
+    ReserveLess,
 }
 
 impl TopologyConfig {
@@ -60,6 +65,7 @@ impl TopologyConfig {
             improve: None,
             periodic: None,
             operator: None,
+            load: None,
             sabotage: None,
         }
     }
@@ -80,6 +86,9 @@ impl TopologyConfig {
             [("improve", self.improve), ("periodic", self.periodic), ("operator", self.operator)];
         for (name, is_on) in switches {
             let _ = is_on.map(|is_on| write!(command, " --{name} {is_on}"));
+        }
+        if let Some(load) = self.load {
+            let _ = write!(command, " # with {load:?}");
         }
         command
     }

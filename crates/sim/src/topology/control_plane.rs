@@ -2,7 +2,7 @@
 
 use super::config::TopologySabotage;
 use super::machine::LOOK;
-use super::world::{LINK, Realm, Step, World};
+use super::world::{Realm, Step, World};
 use crate::scale::machine::ip_port;
 use canopy_control::storage::{Storage, StorageError};
 use canopy_control::{Core, Downlink, Event, Mode, Name, NewRelay, NewWorld, RelayId};
@@ -127,9 +127,9 @@ impl World<'_> {
     }
 
     pub(crate) fn add_link(&mut self, link: usize, ends: [RelayId; 2]) {
-        let delay_us = self.graph.edges[link].delay.as_micros() as u32;
+        let (rate, delay_us) = (self.link_rate(), self.graph.edges[link].delay.as_micros() as u32);
         let Some(controller) = &mut self.process.controller else { return };
-        if let Err(why) = controller.add_link(ends, LINK, delay_us) {
+        if let Err(why) = controller.add_link(ends, rate, delay_us) {
             self.model.broken(self.now, format!("link {link}: {why}"));
         }
     }
@@ -266,18 +266,28 @@ impl World<'_> {
         }
     }
 
+    /// What is reserved for everybody.
+    fn reserved_limits(&self) -> Limits {
+        let Some(load) = self.config.load else { return MEMBER };
+        let part =
+            if self.config.sabotage == Some(TopologySabotage::ReserveLess) { 0.6 } else { 1.0 };
+        let of = |rate: Rate| Rate { bits: part * rate.bits, packets: part * rate.packets };
+        Limits { send: of(load.member.send), receive: of(load.member.receive) }
+    }
+
     pub(crate) fn start_controller(&mut self) {
         self.told.controllers += 1;
         if let Err(why) = self.process.start(self.now) {
             return self.model.broken(self.now, format!("the controller does not start: {why}"));
         }
+        let limits = self.reserved_limits();
         for number in 0..self.worlds.len() {
             let Some(controller) = &mut self.process.controller else { return };
             let Realm { name, mode, .. } = &self.worlds[number];
             let (name, mode) = (name.clone(), *mode);
             if controller.world(&name).is_err() {
                 // What is not there is created, so it cannot be there.
-                _ = controller.create_world(new_world(name.clone(), mode));
+                _ = controller.create_world(new_world(name.clone(), mode, limits));
             }
             if let Ok(world) = controller.world(&name) {
                 self.worlds[number].comtree = world.comtrees[0];
@@ -287,7 +297,7 @@ impl World<'_> {
     }
 }
 
-fn new_world(name: Name, mode: Mode) -> NewWorld {
+fn new_world(name: Name, mode: Mode, default: Limits) -> NewWorld {
     NewWorld {
         name,
         comtrees: 1,
@@ -295,7 +305,7 @@ fn new_world(name: Name, mode: Mode) -> NewWorld {
         levels: 1,
         mode,
         downlink: Downlink::Member,
-        default: MEMBER,
+        default,
         core: Core::Center,
         sharing: canopy_control::Sharing::default(),
     }

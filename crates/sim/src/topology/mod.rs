@@ -13,6 +13,8 @@ mod control_plane;
 mod controller;
 mod faults;
 mod graph;
+mod load;
+mod loading;
 mod machine;
 mod model;
 mod network;
@@ -24,5 +26,6 @@ mod report;
 mod world;
 
 pub use config::{TopologyConfig, TopologySabotage};
+pub use load::{Load, Receivers};
 pub use report::TopologyReport;
 pub use world::run_topology;

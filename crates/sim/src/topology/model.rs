@@ -13,6 +13,11 @@ const SPREADS: Duration = Duration::from_millis(1_500);
 /// How many faults are reported at most.
 const MOST_FAULTS: usize = 20;
 
+/// What is for one participant alone is to a group of its own.
+pub(crate) fn to_one(number: usize) -> u32 {
+    1_000 + number as u32
+}
+
 struct Published {
     id: u64,
     at: Time,
@@ -102,6 +107,7 @@ impl Model {
         let known = &mut self.known[number];
         known.since = Some(now);
         known.groups = groups;
+        known.groups.insert(to_one(number));
     }
 
     /// It has not, from now on: it leaves, is lost, or wants something else.

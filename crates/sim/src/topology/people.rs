@@ -2,18 +2,20 @@
 //! publish, and leave; as the SDK does it.
 
 use super::config::TopologySabotage;
+use super::model::to_one;
 use super::world::{Step, World};
 use crate::payload;
 use crate::scale::machine::ip_port;
 use canopy_control::{Enter, WorldId};
+use canopy_plan::Limits;
 use canopy_session::{Event, Session, SessionConfig};
-use canopy_token::{Claims, UnixTime};
+use canopy_token::{Budget, Claims, UnixTime};
 use canopy_wire::{Address, Flags, Group, Level, MAX_DATAGRAM};
 use rand::RngExt;
 use std::time::Duration;
 
 /// Groups of a world.
-const GROUPS: u32 = 4;
+pub(crate) const GROUPS: u32 = 4;
 /// Somebody who has lost its relay asks the controller so often.
 const ASK_AGAIN: Duration = Duration::from_millis(125);
 /// Somebody who was refused, or whose question went astray, asks again after this.
@@ -27,7 +29,8 @@ impl World<'_> {
         if self.is_over || self.people[number].is_wanted {
             return;
         }
-        let wants = (1..=GROUPS).filter(|_| self.rng.random_bool(0.6)).collect();
+        let part = if self.config.load.is_some() { 1.0 } else { 0.6 };
+        let wants = (1..=GROUPS).filter(|_| self.rng.random_bool(part)).collect();
         let person = &mut self.people[number];
         (person.is_wanted, person.wants) = (true, wants);
         self.plan_question(number, Duration::ZERO);
@@ -61,6 +64,9 @@ impl World<'_> {
             None => {}
         }
         self.plan_question(number, again);
+        if self.config.load.is_some() && matches!(answer, Some(Err(_))) {
+            self.people[number].is_wanted = false;
+        }
         self.pump_controller();
     }
 
@@ -75,6 +81,17 @@ impl World<'_> {
             return;
         };
         self.told.admitted += 1;
+        let mut grant = admission.grant;
+        if let Some(load) = self.config.load {
+            // It is what is reserved, unless less is.
+            let Limits { send, receive } = load.member;
+            grant.budget = Budget {
+                up_bits: Some(send.bits as u64),
+                up_packets: Some(send.packets as u64),
+                down_bits: Some(receive.bits as u64),
+                down_packets: Some(receive.packets as u64),
+            };
+        }
         let person = &self.people[number];
         self.tokens += 1;
         let claims = Claims {
@@ -83,7 +100,7 @@ impl World<'_> {
             expires: UnixTime(admission.until.as_nanos() / 1_000_000_000),
             not_before: None,
             client_key: *person.identity.public(),
-            grant: admission.grant,
+            grant,
         };
         match self.issuer.issue(&claims) {
             Ok(token) => {
@@ -188,7 +205,7 @@ impl World<'_> {
 
     /// Somebody wants something else, or leaves for a moment.
     pub(crate) fn change(&mut self, number: usize) {
-        if self.now >= self.calm_from {
+        if self.now >= self.calm_from || self.config.load.is_some() {
             return;
         }
         let wait = Duration::from_millis(self.rng.random_range(4_000..15_000));
@@ -219,13 +236,28 @@ impl World<'_> {
         if self.is_over {
             return;
         }
+        if let Some(load) = self.config.load {
+            return self.publish_all(number, load);
+        }
         let wait = Duration::from_millis(self.rng.random_range(100..400));
         self.after(wait, Step::Publish(number));
         if !self.people[number].is_connected() {
             return;
         }
         let group = self.rng.random_range(1..=GROUPS);
-        let id = self.model.publish(self.now, number, group);
+        let len = self.rng.random_range(payload::MIN_PAYLOAD..120);
+        self.say(number, Group::new(group).address(), group, len);
+    }
+
+    /// Somebody publishes an update, which the model knows by a key. Returns how long the datagram is.
+    pub(crate) fn say(
+        &mut self,
+        number: usize,
+        dst: Address,
+        key: u32,
+        len: usize,
+    ) -> Option<usize> {
+        let id = self.model.publish(self.now, number, key);
         let copies = match self.config.sabotage {
             Some(TopologySabotage::DoubleUpdate(one_in))
                 if id.is_multiple_of(u64::from(one_in)) =>
@@ -234,18 +266,21 @@ impl World<'_> {
             }
             _ => 1,
         };
-        let len = self.rng.random_range(payload::MIN_PAYLOAD..120);
+        let mut said = None;
         for _ in 0..copies {
             let mut out = [0; MAX_DATAGRAM];
-            let Some(session) = &mut self.people[number].session else { return };
+            let session = self.people[number].session.as_mut()?;
             let payload = payload::compose(id, session.take_series(0), len);
-            let dst = Group::new(group).address();
             let written = session.publish(dst, Level(0), Flags::default(), &payload, &mut out);
             match written {
-                Ok(len) => self.send_up(number, &out[..len]),
+                Ok(len) => {
+                    said = Some(len);
+                    self.send_up(number, &out[..len]);
+                }
                 Err(why) => self.model.broken(self.now, format!("{number} cannot publish: {why}")),
             }
         }
+        said
     }
 
     fn send_up(&mut self, number: usize, bytes: &[u8]) {
@@ -268,7 +303,9 @@ impl World<'_> {
         });
         for (id, dst) in received {
             let group = (1..=GROUPS).find(|group| Group::new(*group).address() == dst);
-            self.model.received(now, number, id, group.unwrap_or(0));
+            let is_own = self.people[number].address == Some(dst);
+            let key = group.or_else(|| is_own.then(|| to_one(number)));
+            self.model.received(now, number, id, key.unwrap_or(0));
         }
         self.pump(number);
     }

@@ -26,6 +26,8 @@ pub(crate) struct Told {
     pub(crate) worlds_moved: u32,
     pub(crate) links_leaving: u32,
     pub(crate) drained: u32,
+    pub(crate) fullest: f64,
+    pub(crate) dropped: u64,
 }
 
 /// What a run on a graph has shown.
@@ -105,6 +107,10 @@ pub struct TopologyReport {
     pub links_leaving: u32,
     /// How many relays the operator has drained for a while.
     pub drained: u32,
+    /// What passed over a link each way in a second, at most, as a part of what it bears.
+    pub fullest_link: f64,
+    /// What relays dropped while everybody sent as much as its limits let through.
+    pub dropped_within_limits: u64,
     /// A hash of all datagrams and messages in order.
     pub trace_hash: String,
     /// What was wrong.
@@ -167,6 +173,8 @@ impl TopologyReport {
             worlds_moved: told.worlds_moved,
             links_leaving: told.links_leaving,
             drained: told.drained,
+            fullest_link: told.fullest,
+            dropped_within_limits: told.dropped,
             trace_hash,
             problems,
             replay: config.replay(),

@@ -4,6 +4,7 @@ use super::config::{TopologyConfig, TopologySabotage};
 use super::controller::{Channel, Process};
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
+use super::load::Loading;
 use super::machine::{LOOK, Machine};
 use super::model::Model;
 use super::operating::Deed;
@@ -151,6 +152,7 @@ pub(crate) struct World<'a> {
     pub(crate) operates: bool,
     pub(crate) draws: ChaCha8Rng,
     pub(crate) draining: Option<usize>,
+    pub(crate) loading: Loading,
     pub(crate) calm_from: Time,
     pub(crate) leave_at: Time,
     pub(crate) is_over: bool,
@@ -220,9 +222,11 @@ impl<'a> World<'a> {
         let machines: Vec<Machine> = (0..relays).map(machine).collect();
         let (components, mut worlds) = realms(&graph)?;
         let mut draws = stream(config.seed, Stream::Operator);
-        let [improves, operates] =
-            [config.improve, config.operator].map(|asked| asked.unwrap_or(draws.random_bool(0.5)));
-        worlds.iter_mut().for_each(|world| world.draw_mode(config.periodic, &mut draws));
+        // Under load nothing fails and nothing moves.
+        let asked = |asked: Option<bool>| config.load.map_or(asked, |_| Some(false));
+        let [improves, operates] = [config.improve, config.operator]
+            .map(|is_on| asked(is_on).unwrap_or(draws.random_bool(0.5)));
+        worlds.iter_mut().for_each(|world| world.draw_mode(asked(config.periodic), &mut draws));
         let wanted = config.participants.map_or_else(
             || rng.random_range(6..=24.min(6 + relays)),
             |participants| participants as usize,
@@ -231,14 +235,18 @@ impl<'a> World<'a> {
         let end = u64::from(config.seconds) * 1_000;
         let calm = end.saturating_sub(CALM);
         let are_given = config.degree == 0;
-        let faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
+        let mut faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
+        if config.load.is_some() {
+            faults.clear();
+        }
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
         let span = graph.span() + worlds.iter().map(Realm::waits).max().unwrap_or_default();
         let improve = match improves {
             true => Duration::from_secs(draws.random_range(IMPROVED_EVERY)),
             false => Duration::ZERO,
         };
-        let settings = Settings { degree: config.degree, improve, ..Settings::default() };
+        let share = config.load.map_or(Settings::default().share, |load| load.share);
+        let settings = Settings { degree: config.degree, improve, share, ..Settings::default() };
         Ok(World {
             config: config.clone(),
             now: Time::from_millis(1),
@@ -276,6 +284,7 @@ impl<'a> World<'a> {
             worlds,
             people,
             faults,
+            loading: Loading::default(),
         })
     }
 
@@ -285,7 +294,9 @@ impl<'a> World<'a> {
             self.start_relay(relay);
         }
         for number in 0..self.people.len() {
-            let at = Time::from_millis(self.rng.random_range(1_500..4_000));
+            // Whoever is refused under load does not ask again, so all links are up before.
+            let after = if self.config.load.is_some() { 2_500 } else { 0 };
+            let at = Time::from_millis(after + self.rng.random_range(1_500..4_000));
             self.at(at, Step::Come(number));
             self.at(at, Step::Publish(number));
             let at = Time::from_millis(self.rng.random_range(5_000..12_000));
@@ -380,6 +391,7 @@ impl<'a> World<'a> {
 
     fn leave_all(&mut self) {
         self.check_everybody_is_in();
+        self.check_load();
         self.is_over = true;
         for number in 0..self.people.len() {
             self.go(number);
