@@ -451,6 +451,11 @@ impl Thinning {
             let of_row = &mut self.rows.get_mut(row).row;
             noted = of_row.note_creditless(now, (news, &pace), (down, self.first_of_flush));
             self.creditless += u64::from(!matches!(noted, Noted::Known | Noted::Outdated));
+            while matches!(noted, Noted::Waits | Noted::Replaces(_))
+                && let Some(behind) = self.rows.get_mut(row).row.take_behind(news)
+            {
+                self.rows.leave_out(row, (behind, false), &self.log);
+            }
         }
         if !matches!(noted, Noted::Overtaken | Noted::NotItsTurn) {
             self.rows.replace_leftovers(row, news.flow);

@@ -417,6 +417,11 @@ impl Row {
         self.creditless_at(now).note(news, pace, (down, first))
     }
 
+    /// Takes out one that is to go without a credit of the flow of a newer one, which waits too, but would go first.
+    pub(crate) fn take_behind(&mut self, newer: &News) -> Option<LogNumber> {
+        self.creditless.as_mut()?.take_behind(newer)
+    }
+
     fn creditless_at(&mut self, now: Time) -> &mut Creditless {
         let water_level = if self.is_short { self.water_level } else { f32::INFINITY };
         self.creditless.get_or_insert_with(|| Box::new(Creditless::new(millis(now), water_level)))

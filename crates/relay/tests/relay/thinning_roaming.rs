@@ -185,7 +185,8 @@ fn near_walkers_keep_their_rate_as_they_go_from_cell_to_cell() {
 /// older comes after what is newer, with a credit and without.
 #[test]
 fn books_balance_where_objects_are_in_two_groups_in_a_tick() {
-    for (mode, pairs) in MODES.iter().flat_map(|mode| [3, 1_000].map(|pairs| (*mode, pairs))) {
+    let cases = [(3, 30_000), (3, 90_000), (1_000, 30_000)];
+    for (mode, (pairs, bits)) in MODES.iter().flat_map(|mode| cases.map(|case| (*mode, case))) {
         for downlink in DOWNLINKS {
             let mut config = with_downlink(config(mode), downlink);
             config.tables.max_flow_pairs = pairs;
@@ -194,7 +195,7 @@ fn books_balance_where_objects_are_in_two_groups_in_a_tick() {
             let wants = [&[7, 8][..], &[7, 8], &[8]];
             for (viewer, groups) in (6..9).zip(wants) {
                 groups.iter().for_each(|group| stage.want(viewer, *group, 0, Weight::ONE));
-                stage.limit(viewer, 30_000, 0);
+                stage.limit(viewer, bits, 0);
             }
             stage.upkeep();
             for frame in 0..80 {
@@ -218,7 +219,8 @@ fn books_balance_where_objects_are_in_two_groups_in_a_tick() {
             let missed: usize = (6..9).map(|viewer| of(viewer) - stage.got[viewer].len()).sum();
             let reasons = [DropReason::Thinned, DropReason::WaitedTooLong];
             let left_out: u64 = reasons.map(|why| stage.world.dropped(why)).iter().sum();
-            assert_eq!(left_out, missed as u64, "{mode:?} {downlink:?} {pairs} pairs");
+            let case = format!("{mode:?} {downlink:?} {pairs} pairs, {bits} bit/s");
+            assert_eq!(left_out, missed as u64, "{case}");
             assert!(missed > 1_000);
         }
     }

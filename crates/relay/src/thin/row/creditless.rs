@@ -8,7 +8,7 @@
 //! waits in a queue. Where pairs wait too, both have their parts of what may be sent.
 
 use super::super::allowance::{Down, spare};
-use super::super::flows::Pace;
+use super::super::flows::{Flows, Pace};
 use super::rates::{had, seconds};
 use super::{Fairness, GOLDEN, News, Noted, phase_of};
 use crate::index::{FlowId, LogNumber, NOTHING, fold};
@@ -237,6 +237,22 @@ impl Creditless {
         Some(first)
     }
 
+    /// Takes out one that is to go of the flow of a newer one, if it stands behind that in the log. What goes is put in
+    /// the order of the log, where two of a flush may be the other way round if another row was told of the newer one
+    /// only.
+    pub(super) fn take_behind(&mut self, newer: &News) -> Option<LogNumber> {
+        if !Flows::has_place(newer.flow) {
+            return None;
+        }
+        let is_behind = |queued: &Queued| {
+            queued.flow == newer.flow && queued.order < newer.order && queued.update > newer.update
+        };
+        let place = self.queue.iter().position(is_behind)?;
+        let behind = self.queue.remove(place)?;
+        self.bytes -= u64::from(behind.len);
+        Some(behind.update)
+    }
+
     /// Whether anything of a flow is to go.
     pub(super) fn has_of(&self, flow: FlowId) -> bool {
         self.queue.iter().any(|queued| queued.flow == flow)
@@ -436,6 +452,22 @@ mod tests {
             assert_eq!(note(0), Noted::Outdated);
             assert_eq!(creditless.queue().len() as u64, most);
         }
+    }
+
+    #[test]
+    fn what_stands_behind_a_newer_one_in_the_log_does_not_go_after_it() {
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        let mut note = |flow: u32, update: LogNumber, order: u64| {
+            let news = News { order, ..news(flow, update) };
+            assert_eq!(creditless.note(&news, &Pace::default(), (DOWN, 0)), Noted::Waits);
+            core::iter::from_fn(|| creditless.take_behind(&news)).collect::<Vec<_>>()
+        };
+        // Another flow's, and one that is older and stands in front.
+        assert!(note(2, 14, 1).is_empty() && note(1, 9, 1).is_empty());
+        (11..14).for_each(|update| assert!(note(1, update, update).is_empty()));
+        assert_eq!(note(1, 10, 14), [11, 12, 13]);
+        assert_eq!(creditless.queue().collect::<Vec<_>>(), [14, 9, 10]);
+        assert_eq!(creditless.bytes, 300);
     }
 
     #[test]
