@@ -142,9 +142,10 @@ impl Creditless {
             self.has_left_out = true;
             return Noted::NotItsTurn;
         }
-        // Groups are told of in any order, and a roaming object may have been in two of them.
+        // Groups are told of in any order, and a roaming object may have been in two of them. Flows without a place
+        // share a number: of these, what is newer may be another one's.
         let is_newer = |queued: &Queued| queued.flow == news.flow && queued.order > news.order;
-        if self.queue.iter().any(is_newer) {
+        if Flows::has_place(news.flow) && self.queue.iter().any(is_newer) {
             return Noted::Overtaken;
         }
         match self.push((news.update, news.flow, news.order, news.len), down) {
@@ -374,7 +375,9 @@ fn most_time(down: Down) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::flows::FlowKey;
     use super::*;
+    use canopy_wire::{Address, ROAMING, Time};
 
     const DOWN: Down = Down { bits: 80_000, updates: 0 };
 
@@ -468,6 +471,26 @@ mod tests {
         assert_eq!(note(1, 10, 14), [11, 12, 13]);
         assert_eq!(creditless.queue().collect::<Vec<_>>(), [14, 9, 10]);
         assert_eq!(creditless.bytes, 300);
+    }
+
+    /// Groups are told of in any order, so a flow's update may be told of before another's older one.
+    #[test]
+    fn flows_that_share_a_place_take_nothing_from_each_other() {
+        let mut flows = Flows::new(0);
+        let mut flow_of = |src: u16, group: u32| {
+            let (src, dst) = (Address::unicast(1, src), Address(group));
+            let key = FlowKey { comtree: 0, src, object: ROAMING, dst };
+            flows.note(Time::from_millis(1), key, 1.0).0
+        };
+        let flow = flow_of(1, 7);
+        assert!((2..10_000).any(|src| flow_of(src, 8) == flow));
+        let mut creditless = Creditless::new(0, f32::INFINITY);
+        for (update, order) in [(10, 2), (11, 1), (9, 3)] {
+            let news = News { order, ..news(flow, update) };
+            let noted = creditless.note(&news, &Pace::default(), (DOWN, 0));
+            assert_eq!((noted, creditless.take_behind(&news)), (Noted::Waits, None));
+        }
+        assert_eq!(creditless.queue().len(), 3);
     }
 
     #[test]
