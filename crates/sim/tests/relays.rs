@@ -370,6 +370,16 @@ fn shaped_links_leave_out_what_is_counted_and_superseded_and_nothing_else() {
     assert!(reports.iter().all(|report| report.deliveries_expected > 1000), "{reports:?}");
 }
 
+#[test]
+fn seeds_of_shaped_links_that_found_something_pass() {
+    let found = |seed| {
+        let config = OverlayConfig::new(3, seed);
+        passes(&OverlayConfig { shaping: Some(true), ..config })
+    };
+    // Where a relay read more often than its tick, hellos left at most reads, and came on top of what the link bears.
+    found(771_178);
+}
+
 /// The findings of some seeds with shaped links under a fault.
 fn findings_where_shaped(sabotage: OverlaySabotage) -> Vec<String> {
     let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..shaped(3, seed) };
