@@ -378,6 +378,10 @@ fn seeds_of_shaped_links_that_found_something_pass() {
     };
     // Where a relay read more often than its tick, hellos left at most reads, and came on top of what the link bears.
     found(771_178);
+    // Links bore an update of each flow in time, but not hellos besides, which go first.
+    for seed in [771_116, 771_198, 771_259] {
+        found(seed);
+    }
 }
 
 /// The findings of some seeds with shaped links under a fault.
