@@ -522,6 +522,17 @@ fn floods_budgets_and_shaped_links_are_there_at_once() {
     assert!(report.thinned > 100 && report.flooded > 1000, "{report:?}");
 }
 
+/// Where the flood comes by their own lane, they wait behind a receive buffer full of it, or find no room there.
+#[test]
+fn seeds_of_floods_that_found_something_pass() {
+    for seed in [771_221, 774_130] {
+        let [shaping, budgets, floods] = [Some(true); 3];
+        let config = OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(3, seed) };
+        let report = passes(&config);
+        assert!(report.network.receive_queue_dropped > 0 && report.deliveries_excused > 0);
+    }
+}
+
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the
 /// verdict says so.
 #[test]
