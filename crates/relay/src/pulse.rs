@@ -90,7 +90,7 @@ impl Pulse {
     }
 
     /// The hello that is due, if one is, or will be before `until`, when this is asked again at the latest.
-    /// `jitter` is any number.
+    /// `jitter` is any number. Where it is asked now and then only, what comes early is enough of a jitter.
     pub(crate) fn hello(
         &mut self,
         now: Time,
@@ -102,7 +102,8 @@ impl Pulse {
             return None;
         }
         self.hello_by = now + HELLO_EVERY;
-        self.hello_at = self.hello_by - HELLO_EVERY / 8 * (jitter % 3) as u32;
+        let eighths = if until > now { 0 } else { jitter % 3 };
+        self.hello_at = self.hello_by - HELLO_EVERY / 8 * eighths as u32;
         let (echo, at) = self.stamp;
         Some(LinkHello {
             stamp: now.as_nanos().max(1),
@@ -260,6 +261,24 @@ mod tests {
                     before = now;
                 }
             }
+        }
+    }
+
+    /// A hello that left between two ticks would leave in addition to those that leave with them, and take room of a
+    /// slow link that updates need.
+    #[test]
+    fn reads_that_are_more_frequent_than_they_must_be_bring_no_more_hellos() {
+        for (tick, every, most) in [(50_000, 12_500, 20), (20_000, 10_000, 25), (10_000, 5_000, 20)]
+        {
+            let mut pulse = Pulse::begin(Time::ZERO);
+            let asked = (0..1_000_000).step_by(every).filter(|micros| {
+                let now = Time::from_nanos(*micros as u64 * 1000);
+                let until =
+                    now.last_multiple(Duration::from_micros(tick)) + Duration::from_micros(tick);
+                pulse.hello(now, until, *micros as u64 / 7, LinkTraffic::default()).is_some()
+            });
+            let count = asked.count();
+            assert!((20..=most).contains(&count), "{count} in a second of ticks of {tick} us");
         }
     }
 

@@ -370,6 +370,20 @@ fn shaped_links_leave_out_what_is_counted_and_superseded_and_nothing_else() {
     assert!(reports.iter().all(|report| report.deliveries_expected > 1000), "{reports:?}");
 }
 
+#[test]
+fn seeds_of_shaped_links_that_found_something_pass() {
+    let found = |seed| {
+        let config = OverlayConfig::new(3, seed);
+        passes(&OverlayConfig { shaping: Some(true), ..config })
+    };
+    // Where a relay read more often than its tick, hellos left at most reads, and came on top of what the link bears.
+    found(771_178);
+    // Links bore an update of each flow in time, but not hellos besides, which go first.
+    for seed in [771_116, 771_198, 771_259] {
+        found(seed);
+    }
+}
+
 /// The findings of some seeds with shaped links under a fault.
 fn findings_where_shaped(sabotage: OverlaySabotage) -> Vec<String> {
     let config = |seed| OverlayConfig { sabotage: Some(sabotage), ..shaped(3, seed) };
@@ -506,6 +520,17 @@ fn floods_budgets_and_shaped_links_are_there_at_once() {
     let all = OverlayConfig { budgets: Some(true), floods: Some(true), ..shaped(3, 1) };
     let report = passes(&all);
     assert!(report.thinned > 100 && report.flooded > 1000, "{report:?}");
+}
+
+/// Where the flood comes by their own lane, they wait behind a receive buffer full of it, or find no room there.
+#[test]
+fn seeds_of_floods_that_found_something_pass() {
+    for seed in [771_221, 774_130] {
+        let [shaping, budgets, floods] = [Some(true); 3];
+        let config = OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(3, seed) };
+        let report = passes(&config);
+        assert!(report.network.receive_queue_dropped > 0 && report.deliveries_excused > 0);
+    }
 }
 
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the

@@ -17,7 +17,7 @@ use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
 use canopy_relay::Inlet;
 use canopy_session::{Identity, Session};
-use canopy_wire::{Address, Lane, Time};
+use canopy_wire::{Address, Comtree, Lane, Time};
 use rand::RngExt;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -90,9 +90,18 @@ impl Flooded {
         Flooded { relay, floods: Floods::draw(&setting, rng) }
     }
 
-    /// How much longer than otherwise an update takes at most through the relay.
-    pub(crate) fn delays(&self) -> Duration {
-        self.floods.longest_turn() * TURNS
+    /// How much longer than otherwise an update of a comtree takes at most through the relay. On a lane that is flooded it
+    /// may wait behind a receive buffer full of the flood, which another flood leaves half of the turns.
+    pub(crate) fn delays(&self, comtree: Comtree) -> Duration {
+        let Floods { per_datagram, receive_queue, .. } = self.floods;
+        let buffer = per_datagram * receive_queue as u32 * 2;
+        let is_behind = self.floods_lane_of(comtree);
+        self.floods.longest_turn() * TURNS + if is_behind { buffer } else { Duration::ZERO }
+    }
+
+    /// Whether what a comtree sends comes by a lane that is flooded: its receive buffer may be full.
+    pub(crate) fn floods_lane_of(&self, comtree: Comtree) -> bool {
+        self.is_flooded(Inlet::Lane(Lane::of(comtree)))
     }
 
     /// Whether somebody floods it with changes of subscriptions.

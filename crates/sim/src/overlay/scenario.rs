@@ -159,6 +159,8 @@ const LATEST_COPY: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_millis(100);
 /// How long a link is down at most that is not called anew.
 const FOUND_DOWN: Duration = Duration::from_secs(5);
+/// How long it takes until what was asked for is asked again, where that was lost.
+const REPEATS: Duration = Duration::from_secs(4);
 /// Packets that are sealed beside updates in that time: signs of life, and what is asked for.
 const LATE_SLACK: u64 = 24;
 /// Updates reach so many relays, more than any way is long.
@@ -391,7 +393,21 @@ impl Scenario {
 
     /// Whether nothing may keep an update from whoever is to have it.
     pub(crate) fn is_clean(&self) -> bool {
-        self.weather == Weather::Clean && self.faults.is_empty()
+        self.weather == Weather::Clean && self.faults.is_empty() && !self.is_crowded()
+    }
+
+    /// Whether somebody floods a lane by which participants' updates come: its receive buffer may have no room for them.
+    fn is_crowded(&self) -> bool {
+        let is_its = |flooded: &Flooded, tree: &Tree| flooded.floods_lane_of(tree.comtree);
+        self.flooded.iter().any(|flooded| self.peaceful().iter().any(|tree| is_its(flooded, tree)))
+    }
+
+    /// How much longer an update takes at most where it passes a flooded relay.
+    pub(crate) fn flooded_wait(&self) -> Duration {
+        let waits = |flooded: &Flooded| {
+            self.peaceful().iter().map(|tree| flooded.delays(tree.comtree)).max()
+        };
+        self.flooded.as_ref().and_then(waits).unwrap_or_default()
     }
 
     /// Whether datagrams vanish.
@@ -429,11 +445,11 @@ impl Scenario {
         let hop = slowest + waits + (self.turn + self.wake_delay) * 6;
         let deliver = hop * hops + Duration::from_millis(50) + kept;
         let repeats = match self.weather {
+            Weather::Lossy | Weather::Storm => REPEATS,
+            _ if self.is_crowded() => REPEATS,
             Weather::Clean | Weather::Reordering | Weather::Duplicating => Duration::ZERO,
-            Weather::Lossy | Weather::Storm => Duration::from_secs(4),
         };
-        let turns = self.flooded.as_ref().map_or(Duration::ZERO, Flooded::delays);
-        let repeats = repeats + turns;
+        let repeats = repeats + self.flooded_wait();
         Patience {
             settle: deliver * 2 + repeats + succession,
             deliver: deliver + self.late_copies,

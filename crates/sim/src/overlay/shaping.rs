@@ -18,6 +18,10 @@ const BEFORE_CALM: Duration = Duration::from_secs(5);
 pub(crate) const FLOOR: Duration = Duration::from_secs(2);
 /// How much longer that takes on links that bear less.
 const LONGER: std::ops::Range<u32> = 10..20;
+/// What relays' signs of life take of a link, bits a second: one has 62 bytes, and leaves every 37 ms at most. A link bears
+/// them beside what all flows need.
+const HELLO_BITS: u64 = 14_000;
+
 /// One direction of a link, shaped for a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shaped {
@@ -81,7 +85,7 @@ pub(crate) fn draw(seed: u64, setting: &Setting) -> Vec<Shaped> {
         let one = Shaped {
             link: rng.random_range(0..links),
             direction: if rng.random() { Direction::Up } else { Direction::Down },
-            capacity: Down { bits: least * update_bits * times / 10, updates: 0 },
+            capacity: Down { bits: least * update_bits * times / 10 + HELLO_BITS, updates: 0 },
             floor,
             from: FROM,
             until: calm_from - BEFORE_CALM,

@@ -4,7 +4,6 @@ use super::left_out::Cause;
 use super::{Model, Received};
 use crate::network::Direction;
 use crate::overlay::budgets;
-use crate::overlay::floods::Flooded;
 use crate::overlay::scenario::{Element, Scenario};
 use crate::overlay::shape::{Hop, Tree};
 use crate::overlay::shaping::Shaped;
@@ -73,7 +72,11 @@ impl Model {
         let tree = trees.iter().find(|tree| tree.comtree == comtree);
         let way = tree.map(|tree| tree.path(links, from, to)).unwrap_or_default();
         let mut passed = way.iter().flat_map(|(link, _)| links.ends()[*link]).chain([from]);
-        if passed.any(|relay| relay == flooded.relay) { flooded.delays() } else { Duration::ZERO }
+        if passed.any(|relay| relay == flooded.relay) {
+            flooded.delays(comtree)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// How long an update waits at most, wherever it goes.
@@ -81,7 +84,7 @@ impl Model {
         let limited = if self.scenario.has_budgets() { budgets::WAITS } else { Duration::ZERO };
         self.scenario.shaped.iter().map(Shaped::waits).sum::<Duration>()
             + limited
-            + self.scenario.flooded.as_ref().map_or(Duration::ZERO, Flooded::delays)
+            + self.scenario.flooded_wait()
     }
 
     pub(super) fn shaped(&self, hop: Hop) -> Option<&Shaped> {
