@@ -58,6 +58,8 @@ const BURST: Duration = Duration::from_millis(100);
 pub(super) const WINDOW: Duration = Duration::from_millis(102);
 /// What is spent within so long counts as spent at once; rows are served more seldom.
 const AT_A_TIME: Duration = Duration::from_millis(8);
+/// What is a smaller part of what was spent within so long does not count as the last of it.
+const A_LITTLE: f32 = 8.0;
 /// As many of them as there may be in a window.
 const PARTS: usize = 16;
 
@@ -69,7 +71,7 @@ pub(crate) struct Allowance {
     at: Time,
     /// What could not be saved up, since it was last asked for.
     lost: i64,
-    /// What was spent lately, and when, in microseconds of the relay's time; the place of the newest, and when
+    /// What was spent lately, and when last, in microseconds of the relay's time; the place of the newest, and when
     /// that began.
     spent: [(u32, f32); PARTS],
     newest: u8,
@@ -156,9 +158,14 @@ impl Allowance {
         if self.at.since(self.newest_began) >= AT_A_TIME {
             self.newest_began = self.at;
             self.newest = (self.newest + 1) % PARTS as u8;
-            self.spent[usize::from(self.newest)] = (micros(self.at), 0.0);
+            self.spent[usize::from(self.newest)].1 = 0.0;
         }
-        self.spent[usize::from(self.newest)].1 += cost as f32;
+        let (at, spent) = &mut self.spent[usize::from(self.newest)];
+        *spent += cost as f32;
+        // The last of it is not to be forgotten with the first; but a little that follows keeps nothing back.
+        if cost as f32 >= *spent / A_LITTLE {
+            *at = micros(self.at);
+        }
     }
 }
 
@@ -213,6 +220,37 @@ mod tests {
         let before = (later.left(), later.left_of_window());
         later.share_with(&busy);
         assert_eq!((later.left(), later.left_of_window()), before);
+    }
+
+    /// Bursts go at every millisecond as long as they fit, and then what waits goes at looks.
+    #[test]
+    fn what_goes_bit_by_bit_counts_for_as_long_as_what_goes_at_once() {
+        let down = Down { bits: 1_000_000, updates: 0 };
+        let mut allowance = Allowance::default();
+        let mut sent: Vec<(u64, u64)> = Vec::new();
+        let mut is_limited = false;
+        for millis in 1_000..1_400 {
+            let now = Time::from_millis(millis);
+            allowance.advance(now, Duration::from_millis(25), spare(down), WINDOW);
+            let fits = |allowance: &Allowance| down.cost(195, 1) <= allowance.left();
+            if !is_limited && fits(&allowance) || is_limited && millis % 13 == 0 {
+                let mut bytes = 0;
+                while fits(&allowance) && (is_limited || bytes == 0) {
+                    allowance.spend(down.cost(195, 1));
+                    bytes += 195;
+                }
+                sent.push((millis, bytes));
+            } else {
+                is_limited = true;
+            }
+        }
+        let within = |from: u64| {
+            let one = |(at, bytes): &(u64, u64)| if at - from < 100 { *bytes } else { 0 };
+            sent.iter().filter(|(at, _)| *at >= from).map(one).sum::<u64>()
+        };
+        let most = sent.iter().map(|(at, _)| within(*at)).max().unwrap();
+        assert!(most <= 12_500 + SAFE_DATAGRAM as u64, "{most}");
+        assert!(most > 13_000, "it is nearly all that may go: {most}");
     }
 
     /// However a receiver is sent to, any 100 ms bring no more than their budget and one datagram.

@@ -523,3 +523,67 @@ fn a_link_that_is_not_there_has_no_capacity() {
         assert_eq!(refused, canopy_relay::Refusal::UnknownLink);
     }
 }
+
+/// The flood that went on before in bursts of every millisecond counts. What small updates really take is learned, so
+/// there may be a few bytes more of those.
+#[test]
+fn no_more_leaves_than_a_link_bears_from_when_its_capacity_is_told_on() {
+    let cases = [(200_000, 20, 0), (200_000, 20, 7), (1_000_000, 100, 0), (1_000_000, 100, 14)];
+    for mode in MODES {
+        for (bits, len, wait) in cases {
+            let mut pair = Relays::pair(mode);
+            let capacity = Down { bits, updates: 0 };
+            let offered = (bits as f64 * 3.0).min(1_500.0 * 8.0 * len as f64);
+            pair.crowd(COMTREE, 30, offered, len);
+            pair.pass((300 + wait) * MILLI);
+            pair.shape(capacity);
+            let from = pair.pass(300 * MILLI);
+            let excess = pair.excess(from, capacity);
+            println!("{mode:?} {bits} bit/s, {len} bytes, {wait} ms: {excess} bytes");
+            let more = if len < 100 { 20.0 } else { 0.0 };
+            assert!(
+                excess <= SAFE_DATAGRAM as f64 + more,
+                "{mode:?} {bits} {len} {wait}: {excess}"
+            );
+        }
+    }
+}
+
+/// What control packets leave of a slow link is shared as ever. Below some 24 kbit/s they leave hardly anything.
+#[test]
+fn a_slow_link_is_shared_by_weight_and_floor() {
+    for mode in MODES {
+        for bits in [24_000, 48_000] {
+            let mut pair = Relays::pair(mode);
+            let groups = 20;
+            let viewer = pair.crowd(COMTREE, groups, f64::from(groups) * 10.0 * 800.0, 100);
+            let weight_of = |group: u32| Weight::nearest(1.0 / ((group + 1) as f32).powi(2));
+            for group in 0..groups {
+                let session = &mut pair.world.participants[viewer].session;
+                session.subscribe_with(Group::new(group), Level(0), weight_of(group));
+            }
+            let capacity = Down { bits, updates: 0 };
+            pair.shape(capacity);
+            pair.pass(6 * SECOND);
+            let from = pair.pass(20 * SECOND);
+            let mut times = vec![vec![from]; groups as usize];
+            pair.got_since(viewer, from).for_each(|got| times[got.group as usize].push(got.at));
+            times.iter_mut().for_each(|times| times.push(pair.world.now));
+            let counts: Vec<f64> = times.iter().map(|times| times.len() as f64 - 2.0).collect();
+            let gaps = times.iter().flat_map(|times| times.windows(2));
+            let gap = gaps.map(|two| two[1].since(two[0])).max().unwrap();
+            let flow = |group| Fluid { weight: weight_of(group).value().into(), hz: 10.0 };
+            let flows: Vec<Fluid> = (0..groups).map(flow).collect();
+            let hz = counts.iter().sum::<f64>() / 20.0;
+            let fair = fair(&flows, 0.5, hz);
+            let off =
+                counts.iter().zip(&fair).map(|(count, fair)| (count / 2.0 - 10.0 * fair).abs());
+            let off = off.fold(0.0, f64::max);
+            println!("{mode:?} {bits} bit/s: {hz} updates a second, off by {off:.2}, {gap:?}");
+            if bits > 24_000 {
+                assert!(off <= 1.5 && gap <= 2200 * MILLI, "{mode:?}: {off} {gap:?}");
+            }
+            assert!(pair.used(from, capacity) <= 1.0);
+        }
+    }
+}
