@@ -18,6 +18,7 @@ mod overlay;
 mod overview;
 mod problem;
 mod relays;
+mod removal;
 mod sharing;
 mod worlds;
 
@@ -26,7 +27,7 @@ pub use body::{Budget, MOST_BODY, address, parse};
 pub use changes::{WorldChange, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
-pub use links::{LinkView, Links, NewLink, RemovalAsk, add_link, keep_link, links, remove_link};
+pub use links::{LinkView, Links, NewLink, add_link, keep_link, links, remove_link};
 pub use members::{
     KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
     members,
@@ -38,6 +39,7 @@ pub use overview::{
 };
 pub use problem::{Problem, Wrong};
 pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
+pub use removal::RemovalAsk;
 pub use sharing::ComtreeBudget;
 pub use worlds::{
     ChannelView, ComtreeView, CoreRule, HopView, LinkShare, Mode, NewWorld, PeerView, Protection,

@@ -3,10 +3,11 @@
 use crate::body::name;
 use crate::problem::Problem;
 use crate::relays::name_of;
+use crate::removal::RemovalAsk;
 use canopy_control::{Controller, Link, LinkId, Origin};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 /// The longest delay that is believed, microseconds: once around the earth in fibre takes 200 ms.
 const MOST_DELAY_US: u32 = 10_000_000;
@@ -88,17 +89,6 @@ pub fn add_link(controller: &mut Controller, ask: &NewLink) -> Result<LinkView, 
     let ends = [end("ends[0]", first)?, end("ends[1]", second)?];
     let id = controller.add_link(ends, rate, *delay_us)?;
     view_of(controller, id)
-}
-
-/// How a link or a relay is removed.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct RemovalAsk {
-    /// Whether worlds that run over it get other trees at once, so that updates on their way can be lost. A relay that
-    /// serves members stays all the same.
-    #[serde(default)]
-    pub force: bool,
 }
 
 /// Takes a link away for good. Worlds that run over it move off it first, without loss. Returns whether it is gone

@@ -1,8 +1,8 @@
 //! Relays: listed, drained.
 
 use crate::body::{Budget, name};
-use crate::links::RemovalAsk;
 use crate::problem::Problem;
+use crate::removal::RemovalAsk;
 use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
