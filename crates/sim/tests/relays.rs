@@ -450,6 +450,15 @@ fn who_has_a_budget_and_hears_nothing_of_somebody_is_found() {
     assert!(findings.iter().any(|what| is_it(&what)), "{findings:#?}");
 }
 
+/// Where the network reorders, an older update may take the place of a newer one, but not if it came before that was
+/// published: then the flow ends on what is stale.
+#[test]
+fn who_is_left_with_older_updates_where_the_network_reorders_is_found() {
+    let findings = findings_where_limited(OverlaySabotage::StarveAWhile);
+    let is_it = |what: &&String| what.contains("of participant 0") && what.contains("is missing");
+    assert!(findings.iter().any(|what| is_it(&what)), "{findings:#?}");
+}
+
 #[test]
 fn relays_that_do_not_count_what_budgets_leave_out_are_caught() {
     let findings = findings_where_limited(OverlaySabotage::ThinUncounted);

@@ -7,13 +7,16 @@ use crate::network::Direction;
 use crate::scenario::{Stream, stream};
 use canopy_relay::{Budget, Budgets, Change};
 use canopy_session::Session;
-use canopy_wire::Address;
+use canopy_wire::{Address, Time};
 use rand::RngExt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long an update waits for such a participant at most: all that can wait is sent in less.
 pub(crate) const WAITS: Duration = Duration::from_millis(4500);
+/// For a sabotage: for longer than something newer may take, and for less than updates are remembered.
+const STARVED: Range<Time> = Time::from_millis(6_000)..Time::from_millis(11_000);
 /// In which time a budget holds an update of every flow.
 const ALL_FLOWS: u64 = 2;
 /// What carries an update, in bytes.
@@ -93,6 +96,11 @@ impl World<'_> {
             self.model.broken(self.now, || what);
         }
         let is_first = |id: &u64| self.model.publisher_of(*id) == Some(0);
-        self.config.sabotage != Some(OverlaySabotage::Starve) || !updates.iter().any(is_first)
+        let is_starved = match self.config.sabotage {
+            Some(OverlaySabotage::Starve) => true,
+            Some(OverlaySabotage::StarveAWhile) => STARVED.contains(&self.now),
+            _ => false,
+        };
+        !is_starved || !updates.iter().any(is_first)
     }
 }
