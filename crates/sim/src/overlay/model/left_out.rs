@@ -242,3 +242,44 @@ impl Model {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::config::{OverlayConfig, OverlaySabotage};
+    use crate::overlay::scenario::Scenario;
+    use canopy_wire::{Address, Level};
+
+    /// How often relays are accused that count nothing, where updates are published at each of three relays and nothing
+    /// comes of them: what is lost finds no room at a flooded relay, and never gets to a shaped link.
+    fn accused(seed: u64, is_lost: bool) -> u64 {
+        let config = OverlayConfig {
+            shaping: Some(true),
+            budgets: Some(false),
+            floods: Some(true),
+            participants: Some(3),
+            // There is no bad weather with one.
+            sabotage: Some(OverlaySabotage::Unshaped),
+            ..OverlayConfig::new(3, seed)
+        };
+        let scenario = Scenario::draw(&config);
+        let mut model = Model::new(&scenario, [scenario.trees[0].comtree; 3].into_iter());
+        for number in 0..3 {
+            model.appear(number, number);
+            model.connected(Time::ZERO, number, Address::UNSPECIFIED);
+            let group = Group::new(64).address();
+            let id = model.publish(Time::from_millis(6_000), number, group, Level(0));
+            if is_lost {
+                model.lost_on(number, Direction::Up, &[id]);
+            }
+        }
+        model.judge(Time::from_millis(60_000), &[0; 3]);
+        model.tally().broken
+    }
+
+    #[test]
+    fn what_is_lost_before_a_shaped_link_no_relay_has_to_count() {
+        assert!((0..4).any(|seed| accused(seed, false) > 0));
+        assert!((0..4).all(|seed| accused(seed, true) == 0));
+    }
+}
