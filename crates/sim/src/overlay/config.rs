@@ -72,8 +72,6 @@ pub enum OverlaySabotage {
     Unlimited,
     /// Who has a budget gets nothing of the first participant, which is said to be left out.
     Starve,
-    /// For some seconds, in a network that reorders: what it got before must not pass for what took the place.
-    StarveAWhile,
 }
 
 impl OverlaySabotage {

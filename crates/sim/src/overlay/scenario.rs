@@ -187,7 +187,6 @@ impl Scenario {
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
             Some(_) => Weather::Lossy,
-            None if config.sabotage == Some(OverlaySabotage::StarveAWhile) => Weather::Reordering,
             None if is_sabotaged || asks_for_roles(config) => Weather::Clean,
             None => draw_weather(rng),
         };

@@ -245,9 +245,11 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Received;
     use super::*;
     use crate::overlay::config::{OverlayConfig, OverlaySabotage};
     use crate::overlay::scenario::Scenario;
+    use canopy_relay::Budgets;
     use canopy_wire::{Address, Level};
 
     /// How often relays are accused that count nothing, where updates are published at each of three relays and nothing
@@ -275,6 +277,44 @@ mod tests {
         }
         model.judge(Time::from_millis(60_000), &[0; 3]);
         model.tally().broken
+    }
+
+    /// How much is missing where somebody with a budget got an update then, and never the newer one of the flow, which
+    /// was published half a second later. Copies may come late.
+    fn missing(got: Time) -> u64 {
+        let none = Some(false);
+        let config = OverlayConfig {
+            shaping: none,
+            budgets: none,
+            floods: none,
+            participants: Some(2),
+            // Nothing breaks with one.
+            sabotage: Some(OverlaySabotage::Starve),
+            ..OverlayConfig::new(1, 1)
+        };
+        let mut scenario = Scenario::draw(&config);
+        scenario.late_copies = SLACK;
+        scenario.budgets[1] = Some(Budgets::default().member);
+        let mut model = Model::new(&scenario, [scenario.trees[0].comtree; 2].into_iter());
+        for number in 0..2 {
+            model.appear(number, 0);
+            model.connected(Time::ZERO, number, Address::UNSPECIFIED);
+        }
+        let (group, level) = (Group::new(64), Level(0));
+        model.request(Time::ZERO, 1, group, Some(level));
+        model.acknowledged(Time::ZERO, 1, group, Some(level));
+        let [id, _] = [20_000, 20_500]
+            .map(|at| model.publish(Time::from_millis(at), 0, group.address(), level));
+        let (src, dst) = (Address::UNSPECIFIED, group.address());
+        model.received(got, 1, &Received { id: Some(id), src, dst, level });
+        model.judge(Time::from_millis(60_000), &[1]);
+        model.tally().missing
+    }
+
+    #[test]
+    fn what_came_before_an_update_was_published_has_not_taken_its_place() {
+        assert_eq!(missing(Time::from_millis(20_400)), 1);
+        assert_eq!(missing(Time::from_millis(20_600)), 0);
     }
 
     #[test]
