@@ -287,12 +287,14 @@ impl Walker {
         }
     }
 
-    /// Begins to leave. Returns since when it is without its relay or some of its subscriptions, if it is.
+    /// Begins to leave. Returns since when it is without its relay or some of its subscriptions, if it is. Its session may
+    /// not have given up yet.
     pub(crate) fn leave(&mut self, now: Time, oracle: &mut Oracle) -> Option<Time> {
+        let seems_lost = self.nothing_listens || self.session.is_silent();
         oracle.vanish(now, self.number as usize);
         self.session.leave();
         self.at = None;
-        self.lost.take()
+        self.lost.take().or(seems_lost.then_some(self.heard))
     }
 
     /// The level at which it has a group.
@@ -314,5 +316,29 @@ impl Walker {
 
     pub(crate) fn is_connected(&self) -> bool {
         self.session.state() == State::Connected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_judge::Rules;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn who_leaves_before_its_session_gives_up_had_an_outage() {
+        let outage = |nothing_listens| {
+            let readiness = Readiness::new().unwrap();
+            let target = RelayTarget::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+            let (socket, session) = set_out(0, target, Comtree(1), &readiness, None).unwrap();
+            let mut walker = Walker::with(0, 0, Time::ZERO, socket, session);
+            walker.hear(Time::from_millis(500));
+            walker.nothing_listens = nothing_listens;
+            let rules = Rules::undisturbed(Duration::from_secs(1), Duration::from_secs(1));
+            let mut oracle = Oracle::new(rules, [Comtree(1)].into_iter());
+            walker.leave(Time::from_millis(2_000), &mut oracle)
+        };
+        assert_eq!(outage(true), Some(Time::from_millis(500)));
+        assert_eq!(outage(false), None);
     }
 }

@@ -12,7 +12,7 @@ pub enum ChannelError {
     /// The other side has ended the connection.
     #[error(
         "the other side has ended the connection; if that is so at once, see that the controller's \
-         key is right, and that this side may ask"
+         key is right, that this side may ask, and that not too many of its ip do so at the same time"
     )]
     Ended,
     /// The other side said nothing for so long.

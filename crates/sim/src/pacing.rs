@@ -1,6 +1,6 @@
 //! Whether those who may be sent so much only are sent no more than that.
 
-use canopy_relay::{Budget, Mode};
+use canopy_relay::{Budget, Down, Mode};
 use canopy_wire::{MAX_DATAGRAM, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,15 +11,48 @@ const WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 /// Datagrams that a receiver may be sent at once, beside what its budget holds: the one that it may save
 /// up, the one that exceeds what is left, and one more when it comes to share another's allowance.
 const AT_ONCE: u64 = 3;
+/// Updates of such a datagram.
+const UPDATES_AT_ONCE: u64 = 1;
+
+/// What a receiver is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Amount {
+    pub(crate) bytes: u64,
+    pub(crate) updates: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Amount) {
+        self.bytes += other.bytes;
+        self.updates += other.updates;
+    }
+
+    /// # Errors
+    /// It is more than a budget holds in so long, and what is at once.
+    fn is_within(self, down: Down, lasts: Duration) -> Result<(), String> {
+        let millis = lasts.as_millis() as u64;
+        let (bytes, updates) = (down.bits * millis / 8000, down.updates * millis / 1000);
+        let limits = [
+            (down.bits, self.bytes, bytes, MAX_DATAGRAM as u64, "bytes"),
+            (down.updates, self.updates, updates, UPDATES_AT_ONCE, "updates"),
+        ];
+        for (limit, sent, budget, of_datagram, what) in limits {
+            if limit > 0 && sent > budget + AT_ONCE * of_datagram {
+                return Err(format!("{sent} {what} in {lasts:?}, where {budget} are its budget"));
+            }
+        }
+        Ok(())
+    }
+}
 
 /// What one receiver was sent lately.
 #[derive(Debug)]
 struct Sent {
-    bits: u64,
+    down: Down,
     since: Time,
     /// All that it was sent since then.
-    all: u64,
-    lately: VecDeque<(Time, u64)>,
+    all: Amount,
+    lately: VecDeque<(Time, Amount)>,
 }
 
 /// What limited receivers are sent, by the relay's time of sending.
@@ -38,14 +71,15 @@ impl Pacing {
 
     /// Whoever is at an ip:port may be sent so much from now on.
     pub(crate) fn limit(&mut self, now: Time, ip_port: SocketAddr, budget: &Budget) {
-        let (bits, lately) = (budget.down_bits, VecDeque::new());
-        self.receivers.insert(ip_port, Sent { bits, since: now, all: 0, lately });
+        let down = Down { bits: budget.down_bits, updates: budget.down_packets };
+        let (all, lately) = (Amount::default(), VecDeque::new());
+        self.receivers.insert(ip_port, Sent { down, since: now, all, lately });
     }
 
     /// Whoever is at an ip:port may come to share another's allowance.
     pub(crate) fn shares(&mut self, now: Time, ip_port: SocketAddr) {
         if let Some(sent) = self.receivers.get_mut(&ip_port) {
-            (sent.since, sent.all) = (now, 0);
+            (sent.since, sent.all) = (now, Amount::default());
         }
     }
 
@@ -54,15 +88,9 @@ impl Pacing {
     /// # Errors
     /// It is more than its budget for that time.
     pub(crate) fn check_all(&self, now: Time, to: SocketAddr) -> Result<(), String> {
-        let Some(sent) = self.receivers.get(&to).filter(|sent| sent.bits > 0) else {
-            return Ok(());
-        };
-        let (lasts, all) = (now.since(sent.since) + self.tick, sent.all);
-        let budget = sent.bits * lasts.as_millis() as u64 / 8000;
-        if all <= budget + AT_ONCE * MAX_DATAGRAM as u64 {
-            return Ok(());
-        }
-        Err(format!("{to} was sent {all} bytes in {lasts:?}, where {budget} are its budget"))
+        let Some(sent) = self.receivers.get(&to) else { return Ok(()) };
+        let lasts = now.since(sent.since) + self.tick;
+        sent.all.is_within(sent.down, lasts).map_err(|what| format!("{to} was sent {what}"))
     }
 
     /// Nobody that is limited is at an ip:port any more, as far as is known.
@@ -74,26 +102,26 @@ impl Pacing {
     ///
     /// # Errors
     /// It is more than the receiver may be sent.
-    pub(crate) fn sends(&mut self, now: Time, to: SocketAddr, bytes: usize) -> Result<(), String> {
-        let Some(sent) = self.receivers.get_mut(&to).filter(|sent| sent.bits > 0) else {
-            return Ok(());
-        };
-        sent.lately.push_back((now, bytes as u64));
-        sent.all += bytes as u64;
+    pub(crate) fn sends(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        amount: Amount,
+    ) -> Result<(), String> {
+        let Some(sent) = self.receivers.get_mut(&to) else { return Ok(()) };
+        sent.lately.push_back((now, amount));
+        sent.all.add(amount);
         let longest = WINDOWS[WINDOWS.len() - 1];
         while sent.lately.front().is_some_and(|(at, _)| now.since(*at) >= longest) {
             sent.lately.pop_front();
         }
-        for window in WINDOWS {
+        for window in WINDOWS.into_iter().filter(|window| now.since(sent.since) >= *window) {
+            let mut all = Amount::default();
             let within = sent.lately.iter().filter(|(at, _)| now.since(*at) < window);
-            let bytes: u64 = within.map(|(_, bytes)| bytes).sum();
+            within.for_each(|(_, amount)| all.add(*amount));
             let saved = if window == longest { self.tick } else { Duration::ZERO };
-            let budget = sent.bits * (window + saved).as_millis() as u64 / 8000;
-            if now.since(sent.since) >= window && bytes > budget + AT_ONCE * MAX_DATAGRAM as u64 {
-                return Err(format!(
-                    "{to} was sent {bytes} bytes in {window:?}, where {budget} are its budget"
-                ));
-            }
+            let is_within = all.is_within(sent.down, window + saved);
+            is_within.map_err(|what| format!("{to} was sent {what}"))?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::gateway::Gateway;
 use crate::host::{Host, Read, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
-use crate::pacing::Pacing;
+use crate::pacing::{Amount, Pacing};
 use crate::participant::Participant;
 use crate::payload;
 use crate::report::{RelayTotals, Report};
@@ -453,8 +453,9 @@ impl<'a> World<'a> {
     /// Between the relay and the network, where the fault sits that the oracle has to find.
     fn send_sabotaged(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
         let updates = self.updates_in(&bytes, true);
+        let amount = Amount { bytes: bytes.len() as u64, updates: updates.len() as u64 };
         if !updates.is_empty()
-            && let Err(what) = self.pacing.sends(self.now, to, bytes.len())
+            && let Err(what) = self.pacing.sends(self.now, to, amount)
         {
             self.oracle.broken(format!("{}: {what}", self.now));
         }

@@ -4,6 +4,7 @@
 use canopy_sim::{
     OverlayConfig, OverlayReport, OverlaySabotage, Sabotage, run_overlay, run_overlay_with_tap,
 };
+use canopy_wire::DropReason;
 use std::collections::BTreeSet;
 
 /// Runs seeds of so many relays to their verdict; returns the reports.
@@ -458,6 +459,13 @@ fn relays_that_send_more_than_a_budget_are_caught() {
 }
 
 #[test]
+fn relays_that_send_more_updates_than_a_budget_holds_are_caught() {
+    let sabotage = Some(OverlaySabotage::Unlimited);
+    let findings = run_overlay(&OverlayConfig { sabotage, ..limited(2, 1) }).findings;
+    assert!(findings.iter().any(|what| what.contains(" updates in ")), "{findings:#?}");
+}
+
+#[test]
 fn who_has_a_budget_and_hears_nothing_of_somebody_is_found() {
     let findings = findings_where_limited(OverlaySabotage::Starve);
     let is_it = |what: &&String| what.contains("of participant 0") && what.contains("is missing");
@@ -492,7 +500,11 @@ fn a_flood_of_one_relay_costs_nobody_else_anything() {
     let sum = |count: fn(&OverlayReport) -> u64| reports.iter().map(count).sum::<u64>();
     let [floods, over_links] = [sum(|one| one.flooded), sum(|one| one.flooded_over_links)];
     assert!(floods > 10_000 && over_links > 1000, "{floods} flooded, {over_links} over links");
-    assert_eq!(sum(|one| one.thinned), 0);
+    let left_out = |report: &OverlayReport| {
+        let reasons = [DropReason::Thinned, DropReason::WaitedTooLong];
+        reasons.iter().filter_map(|reason| report.relay.drops.get(reason.name())).sum()
+    };
+    assert_eq!(sum(left_out), 0);
 }
 
 /// The findings of a seed with floods under a fault.

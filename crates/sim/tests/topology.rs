@@ -241,3 +241,14 @@ fn a_late_repair_is_seen() {
     let report = (1..8).map(with).find(|report| report.missing > 0);
     assert!(report.is_some_and(|report| report.verdict().is_err()));
 }
+
+/// Worlds may move at any time where better trees are looked for; that is no excuse for a move that never ends.
+#[test]
+fn moves_that_never_end_are_found() {
+    let stalled = |config: &mut TopologyConfig| {
+        (config.improve, config.operator) = (Some(true), Some(true));
+        config.sabotage = Some(TopologySabotage::StallMoves);
+    };
+    let problem = run(5, 1, stalled).verdict().unwrap_err();
+    assert!(problem.contains("has been on its way for"), "{problem}");
+}

@@ -2,15 +2,26 @@
 
 use super::{ANSWER_LIMIT, Ask, JoinError, Nearness, Place, Relays, measure};
 use crate::ClientKey;
+use crate::keep::Chance;
 use canopy_channel::{Channel, ChannelError, Hello};
+use serde::de::DeserializeOwned;
+use std::io::ErrorKind;
 use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// A channel rests for so long at most while relays are measured. The controller takes so many of one ip only, and
+/// others behind the same address are to have room while relays leave hellos unanswered.
+const RESTS: Duration = Duration::from_millis(100);
+/// How long to wait before a channel that has ended is made again, and what is added by chance, milliseconds.
+const PAUSE_MS: u64 = 100;
+const JITTER_MS: u64 = 300;
 
 /// How near relays are, before a place is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) measured: Vec<Nearness>,
-    /// The channel over which relays were asked for. It rests while they are measured, a fraction of a second, and
-    /// saves the controller and the client another handshake.
+    /// The channel over which relays were asked for, if that was just now. It saves the controller and the client
+    /// another handshake.
     channel: Option<Channel>,
 }
 
@@ -20,10 +31,14 @@ impl Ask {
     /// # Errors
     /// The controller cannot be reached, or refuses.
     pub(crate) async fn look(&self, key: &ClientKey, most: Duration) -> Result<Looked, JoinError> {
-        let mut channel = self.call(key).await?;
-        let Relays { relays } = self.ask_over(&mut channel, &Hello::Relays).await?;
-        let measured = measure(&relays, most).await;
-        Ok(Looked { measured, channel: Some(channel) })
+        let (channel, Relays { relays }) = self.ask_anew(key, &Hello::Relays).await?;
+        let measuring = measure(&relays, most);
+        tokio::pin!(measuring);
+        if let Ok(measured) = timeout(RESTS, &mut measuring).await {
+            return Ok(Looked { measured, channel: Some(channel) });
+        }
+        drop(channel);
+        Ok(Looked { measured: measuring.await, channel: None })
     }
 
     /// Asks for a place, as [`Ask::join`] does.
@@ -37,15 +52,57 @@ impl Ask {
     ) -> Result<(Place, Vec<Nearness>), JoinError> {
         let Looked { measured, channel } = looked;
         let hello = Hello::Join(self.wish(&measured));
-        let place = match channel {
-            Some(mut channel) => match channel.ask(&hello, ANSWER_LIMIT).await {
-                // It has ended meanwhile. If the question was heard, the answer to another is the same.
-                Err(ChannelError::Ended | ChannelError::Io(_)) => self.ask(key, &hello).await?,
-                answered => answered.map_err(|error| self.failed(error))?,
-            },
-            None => self.ask(key, &hello).await?,
+        let answered = match channel {
+            Some(mut channel) => channel.ask(&hello, ANSWER_LIMIT).await,
+            None => Err(ChannelError::Ended),
+        };
+        let place = match answered {
+            // If the question was heard, the answer to another is the same.
+            Err(error) if has_ended(&error) => self.ask_anew(key, &hello).await?.1,
+            answered => answered.map_err(|error| self.failed(error))?,
         };
         Ok((place, measured))
+    }
+
+    /// Asks over a new channel, and over another after a while if that ends without an answer: there may be as many of
+    /// this ip at the moment as the controller takes.
+    async fn ask_anew<T: DeserializeOwned>(
+        &self,
+        key: &ClientKey,
+        hello: &Hello,
+    ) -> Result<(Channel, T), JoinError> {
+        let answered = match self.try_to_ask(key, hello).await {
+            Err(error) if has_ended(&error) => {
+                let more = Chance::of_system().below(JITTER_MS);
+                sleep(Duration::from_millis(PAUSE_MS + more)).await;
+                self.try_to_ask(key, hello).await
+            }
+            answered => answered,
+        };
+        answered.map_err(|error| self.failed(error))
+    }
+
+    async fn try_to_ask<T: DeserializeOwned>(
+        &self,
+        key: &ClientKey,
+        hello: &Hello,
+    ) -> Result<(Channel, T), ChannelError> {
+        let mut channel = self.connect(key).await?;
+        let answer = channel.ask(hello, ANSWER_LIMIT).await?;
+        Ok((channel, answer))
+    }
+}
+
+/// Whether the controller has ended a channel that there was.
+fn has_ended(error: &ChannelError) -> bool {
+    match error {
+        ChannelError::Ended => true,
+        ChannelError::Io(error) => {
+            let ended =
+                [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe];
+            ended.contains(&error.kind())
+        }
+        _ => false,
     }
 }
 
@@ -56,13 +113,13 @@ mod tests {
     use canopy_channel::Reply;
     use canopy_session::Identity;
     use serde_json::json;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, UdpSocket};
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Joins through a controller that ends each channel after so many answers. Returns over how many
-    /// channels it was asked for relays and for a place.
-    async fn channels_of_a_join(answers: usize) -> usize {
+    /// Joins through a controller that ends so many channels at once, and the others after so many answers. Returns
+    /// over how many channels it was asked for relays and for a place.
+    async fn channels_of_a_join(at_once: usize, answers: usize) -> usize {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own = Identity::new([9; 32]);
         let (address, known_by) = (listener.local_addr().unwrap(), RelayKey::new(*own.public()));
@@ -71,6 +128,9 @@ mod tests {
         let serve = async {
             for channels in 1.. {
                 let (stream, _) = listener.accept().await.unwrap();
+                if channels <= at_once {
+                    continue;
+                }
                 let mut channel = Channel::accept(stream, &own, LIMIT).await.unwrap();
                 for _ in 0..answers {
                     let asked = channel.asked(LIMIT).await.unwrap();
@@ -102,11 +162,46 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_is_asked_for_over_the_channel_that_named_the_relays() {
-        assert_eq!(channels_of_a_join(2).await, 1);
+        assert_eq!(channels_of_a_join(0, 2).await, 1);
     }
 
     #[tokio::test]
     async fn a_channel_that_ends_while_relays_are_measured_keeps_nobody_from_joining() {
-        assert_eq!(channels_of_a_join(1).await, 2);
+        assert_eq!(channels_of_a_join(0, 1).await, 2);
+    }
+
+    /// As where many behind one address join at once: the controller takes no more of them for a moment.
+    #[tokio::test]
+    async fn a_channel_that_ends_at_once_is_made_again() {
+        assert_eq!(channels_of_a_join(1, 2).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_channel_does_not_wait_for_relays_that_do_not_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let own = Identity::new([9; 32]);
+        let (address, known_by) = (listener.local_addr().unwrap(), RelayKey::new(*own.public()));
+        let ask = Ask::new(address.to_string(), known_by, "lobby".to_owned());
+        let key = ClientKey::from_seed([7; 32]);
+        let serve = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut channel = Channel::accept(stream, &own, LIMIT).await.unwrap();
+            channel.asked(LIMIT).await.unwrap();
+            let at = silent.local_addr().unwrap();
+            let relay = json!({ "name": "a", "address": at, "key": "07".repeat(32) });
+            channel.reply(&Reply::Done(json!({ "relays": [relay] }))).await.unwrap();
+            channel.asked(LIMIT).await.map(|_| ())
+        };
+        let looks = async {
+            let looked = ask.look(&key, LIMIT * 2);
+            tokio::pin!(looked);
+            // It still measures when its channel has ended.
+            tokio::select! {
+                _ = &mut looked => panic!("nothing answers"),
+                ended = serve => ended,
+            }
+        };
+        assert!(matches!(looks.await, Err(ChannelError::Ended)));
     }
 }

@@ -260,13 +260,15 @@ impl Ask {
     }
 
     async fn call(&self, key: &ClientKey) -> Result<Channel, JoinError> {
+        self.connect(key).await.map_err(|error| self.unreachable(&error))
+    }
+
+    async fn connect(&self, key: &ClientKey) -> Result<Channel, ChannelError> {
         let connecting = timeout(CALL_LIMIT, TcpStream::connect(&self.controller));
         let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-        let stream = connecting.await.map_err(late).and_then(|stream| stream);
-        let stream = stream.map_err(|error| self.unreachable(&error))?;
+        let stream = connecting.await.map_err(late).and_then(|stream| stream)?;
         let (own, controller) = (key.identity(), self.controller_key.to_bytes());
-        let channel = Channel::call(stream, &own, &controller, CALL_LIMIT).await;
-        channel.map_err(|error| self.unreachable(&error))
+        Channel::call(stream, &own, &controller, CALL_LIMIT).await
     }
 
     fn failed(&self, error: ChannelError) -> JoinError {

@@ -4,6 +4,7 @@ use super::config::{OverlayConfig, OverlaySabotage};
 use super::scenario::Scenario;
 use super::world::World;
 use crate::network::Direction;
+use crate::pacing::Amount;
 use crate::scenario::{Stream, stream};
 use canopy_relay::{Budget, Budgets, Change};
 use canopy_session::Session;
@@ -88,7 +89,8 @@ impl World<'_> {
         if updates.is_empty() {
             return true;
         }
-        let sends = self.pacing.sends(self.now, to, bytes.len());
+        let amount = Amount { bytes: bytes.len() as u64, updates: updates.len() as u64 };
+        let sends = self.pacing.sends(self.now, to, amount);
         if let Err(what) = sends.and_then(|()| self.pacing.check_all(self.now, to)) {
             self.model.broken(self.now, || what);
         }

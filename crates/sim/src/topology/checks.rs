@@ -1,5 +1,6 @@
 //! What must be true at every moment, and at the end.
 
+use super::config::TopologySabotage;
 use super::machine::Held;
 use super::world::World;
 use canopy_control::storage::Table;
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 /// When nothing has failed for a while, a look at the controller finds it settled within so long.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// How long a move takes for each relay of its world, beside the time that it takes to reach it.
+const MOVED_WITHIN: Duration = Duration::from_secs(2);
 
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
@@ -39,6 +42,31 @@ impl World<'_> {
         if controller.is_settled() || may_move && is_moving {
             self.settled_at = self.now;
         }
+        for world in &mut self.worlds {
+            let is_moving = controller.is_moving(world.comtree);
+            world.moves_since = is_moving.then(|| world.moves_since.unwrap_or(self.now));
+        }
+    }
+
+    /// Worlds may be on their way to other trees at the end, but each gets there: in steps, of which a relay needs few.
+    pub(crate) fn check_moves_end(&mut self) {
+        for number in 0..self.worlds.len() {
+            let world = &self.worlds[number];
+            let Some(since) = world.moves_since else { continue };
+            let (lasts, relays) = (self.now.since(since), world.nodes.len() as u32);
+            if lasts > (MOVED_WITHIN + self.span) * relays {
+                let what = format!("{} has been on its way for {lasts:?} at last", world.name);
+                self.model.broken(self.now, what);
+            }
+        }
+    }
+
+    /// For a sabotage: while a world is on its way to another tree, relays are told nothing.
+    pub(crate) fn stalls(&self) -> bool {
+        self.config.sabotage == Some(TopologySabotage::StallMoves)
+            && self.process.controller.as_ref().is_some_and(|controller| {
+                self.worlds.iter().any(|world| controller.is_moving(world.comtree))
+            })
     }
 
     /// Looks whether the controller is settled after it has stored something. Where hundreds of relays report

@@ -49,6 +49,8 @@ pub enum TopologySabotage {
     HastyExchange,
     /// The operator has links removed at once, and trees change without a step between.
     HastyRemoval,
+    /// While a world is on its way to another tree, relays are told nothing, so that it never gets there.
+    StallMoves,
     /// With load: 60 % of everybody's limits are reserved.
     ReserveLess,
 }

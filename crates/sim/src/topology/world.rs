@@ -100,6 +100,8 @@ pub(crate) struct Realm {
     pub(crate) nodes: Vec<usize>,
     /// Whether links have joined all of them.
     pub(crate) is_joined: bool,
+    /// Since when it is on its way to another tree, as far as was looked.
+    pub(crate) moves_since: Option<Time>,
 }
 
 impl Realm {
@@ -361,7 +363,8 @@ impl<'a> World<'a> {
                 self.message_to_controller(relay, epoch, &bytes)
             }
             Step::ToRelay(relay, epoch, bytes) => {
-                if self.channels[relay].epoch == epoch && self.machines[relay].is_up() {
+                let is_current = self.channels[relay].epoch == epoch;
+                if is_current && self.machines[relay].is_up() && !self.stalls() {
                     self.machines[relay].side.handle_message(&bytes);
                     self.pump_relay(relay);
                 }
@@ -391,6 +394,7 @@ impl<'a> World<'a> {
 
     fn leave_all(&mut self) {
         self.check_everybody_is_in();
+        self.check_moves_end();
         self.check_load();
         self.is_over = true;
         for number in 0..self.people.len() {
@@ -429,7 +433,7 @@ fn realms(graph: &Graph) -> Result<(usize, Vec<Realm>), String> {
     let realm = |(number, nodes): (usize, Vec<usize>)| {
         let name = Name::new(&format!("world-{number}")).map_err(|error| error.to_string())?;
         let mode = Mode::Immediate;
-        Ok(Realm { name, comtree: Comtree(0), mode, nodes, is_joined: false })
+        Ok(Realm { name, comtree: Comtree(0), mode, nodes, is_joined: false, moves_since: None })
     };
     let worlds = parts.into_iter().take(3).enumerate().map(realm).collect::<Result<_, String>>()?;
     Ok((count, worlds))

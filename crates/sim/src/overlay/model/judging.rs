@@ -40,8 +40,8 @@ pub(super) struct Update {
     /// Whether its relay takes it: one that has started anew does not take what its old sessions send.
     pub(super) is_taken: bool,
     pub(super) due: Vec<Due>,
-    /// Who got it without having to, and in which of its epochs.
-    pub(super) others: Vec<(usize, u32)>,
+    /// Who got it without having to, in which of its epochs, and when.
+    pub(super) others: Vec<(usize, u32, Time)>,
     /// Where a datagram with it was lost.
     pub(super) lost: Vec<(usize, Direction)>,
     /// The shaped links that it was sent over, and when.
@@ -138,9 +138,9 @@ impl Model {
                 due.got.get_or_insert(now);
                 again
             }
-            None if update.others.contains(&(number, seat.epoch)) => true,
+            None if update.others.iter().any(|one| (one.0, one.1) == (number, seat.epoch)) => true,
             None => {
-                update.others.push((number, seat.epoch));
+                update.others.push((number, seat.epoch, now));
                 let (published, publisher) = (update.at, update.publisher);
                 let may = match dst.group() {
                     Some(group) => {
