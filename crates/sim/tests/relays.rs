@@ -545,6 +545,15 @@ fn seeds_of_floods_that_found_something_pass() {
     }
 }
 
+/// What relays asked each other took a shaped link for seconds, of comtrees too that nobody flooded.
+#[test]
+fn floods_of_subscription_changes_do_not_take_shaped_links() {
+    for seed in [206, 776_084] {
+        let [shaping, budgets, floods] = [Some(true); 3];
+        passes(&OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(3, seed) });
+    }
+}
+
 /// A circle is a mistake of whoever has joined the relays. The hop limit ends what runs in it, and the
 /// verdict says so.
 #[test]

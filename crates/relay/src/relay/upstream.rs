@@ -9,7 +9,9 @@ use super::{Relay, SWEEP_EVERY};
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::subscriptions::GroupIndex;
 use canopy_session::SessionIndex;
-use canopy_wire::{Comtree, DropReason, Packet, Path, SubscribeAck, SubscribeWriter, Time};
+use canopy_wire::{
+    Comtree, DropReason, Packet, Path, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, Time,
+};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -39,6 +41,8 @@ pub(super) struct Upstream {
     in_flight: VecDeque<Flight>,
     /// What of a group is still to be refreshed, in parts of a round.
     to_refresh: u64,
+    /// Over a shaped link: when it may be asked for more.
+    ask_at: Time,
 }
 
 /// A packet that waits for its acknowledgement.
@@ -77,6 +81,7 @@ impl Relay {
                 sequence,
                 in_flight,
                 to_refresh: 0,
+                ask_at: Time::ZERO,
             });
             if self.sessions.path(session).is_some() {
                 self.table.resume_asking(comtree);
@@ -116,7 +121,7 @@ impl Relay {
             self.sessions.path(upstream.session)?;
             let has_news = self.table.to_ask(upstream.comtree) > 0;
             if has_news && upstream.in_flight.len() < WINDOW {
-                return Some(Time::ZERO);
+                return Some(upstream.ask_at);
             }
             upstream.in_flight.iter().map(|flight| flight.resend_at).min()
         };
@@ -184,7 +189,8 @@ impl Relay {
         let sequence = sequence.wrapping_add(1);
         let oldest = in_flight.front().map_or(sequence, |flight| flight.sequence);
         let is_full = in_flight.len() >= WINDOW || sequence.wrapping_sub(oldest) >= WINDOW as u32;
-        if is_full || self.table.to_ask(comtree) == 0 {
+        let is_early = now < self.overlay.upstreams[place].ask_at;
+        if is_full || is_early || self.table.to_ask(comtree) == 0 {
             return false;
         }
         let (most, wait) = (self.datagrams_of(port), self.resend_after(session));
@@ -204,11 +210,23 @@ impl Relay {
         let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
         self.counters.subscriptions_asked += groups.len() as u64;
         self.push_subscribe(session, len);
+        self.pace(now, place, session, len);
         self.ask_old_parent_too(comtree, &groups);
         let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
         self.overlay.upstreams[place].sequence = sequence;
         self.overlay.upstreams[place].in_flight.push_back(flight);
         true
+    }
+
+    /// What is asked over a shaped link takes a half of it at most, of which each comtree has its part, but for a
+    /// datagram: whoever changes subscriptions without end would silence the others' updates.
+    fn pace(&mut self, now: Time, place: usize, session: SessionIndex, len: usize) {
+        let all = self.overlay.upstreams.iter().filter(|one| one.session == session).count();
+        let share = 2 * all as u32;
+        let cost = |bytes: usize| self.thinning.links.takes(session, bytes as u64) * share;
+        let (cost, ahead) = (cost(len), cost(SAFE_DATAGRAM));
+        let ask_at = &mut self.overlay.upstreams[place].ask_at;
+        *ask_at = (*ask_at + ahead).max(now) + cost - ahead;
     }
 
     /// As long as a parent is being succeeded, the old one hears what the next one is asked. It is not

@@ -269,6 +269,13 @@ impl LinkShares {
         }
     }
 
+    /// How long so many bytes take a shaped link; another bears everything.
+    pub(crate) fn takes(&self, session: SessionIndex, bytes: u64) -> Duration {
+        let link = self.find(session).and_then(|place| self.links[place].as_ref());
+        let cost = link.map_or(0, |link| link.capacity.cost(bytes, 0));
+        Duration::from_nanos(cost as u64)
+    }
+
     /// How much of its guarantee a branch has not used, in nanoseconds; who has the most goes first.
     pub(crate) fn unused(&mut self, port: PortIndex) -> i64 {
         self.shaped(port).map_or(i64::MAX, |(branch, _)| branch.own.left())

@@ -347,6 +347,43 @@ fn control_packets_pass_a_flood() {
     }
 }
 
+/// Somebody wants 1,000 groups at once, which take the link a second: it is asked by and by.
+#[test]
+fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let (key, capacity) = (pair.world.key_of(0), Down { bits: 40_000, updates: 0 });
+        let change = Change::SetLinkCapacity { key, thread: 0, capacity };
+        pair.world.threads[1].apply(pair.world.now, change).unwrap();
+        // Who wants so much is at the child, as is a publisher on another comtree; its viewer is at the parent.
+        let [greedy, publisher] = [OTHER_COMTREE, COMTREE].map(|comtree| pair.join(1, comtree));
+        let viewer = pair.join(0, COMTREE);
+        pair.world.participants[viewer].session.subscribe(Group::new(1), Level(0));
+        pair.pass(2 * SECOND);
+        for group in 0..1000 {
+            pair.world.participants[greedy].session.subscribe(Group::new(group), Level(0));
+        }
+        let asked = |pair: &Pair| {
+            let branches: Vec<_> = pair.world.threads[1].branches().collect();
+            let branch = branches.iter().find(|branch| branch.id.comtree == OTHER_COMTREE).unwrap();
+            (branch.subscribes, branch.unacknowledged)
+        };
+        for _ in 0..5 {
+            pair.pass(200 * MILLI);
+            let said = pair.world.now.as_nanos().to_be_bytes();
+            pair.world.publish(publisher, 1, 0, Flags::default(), &said);
+        }
+        let (soon, _) = asked(&pair);
+        assert!((200..800).contains(&soon), "{mode:?}: {soon} are asked in a second");
+        pair.pass(SECOND);
+        let ages: Vec<_> = pair.got[viewer].iter().map(|got| got.age).collect();
+        assert!(ages.len() >= 2, "{mode:?}: {ages:?}");
+        assert!(ages.iter().all(|age| *age < 300 * MILLI), "{mode:?}: {ages:?}");
+        pair.pass(4 * SECOND);
+        assert_eq!(asked(&pair), (1000, 0), "{mode:?}: all is asked in the end");
+    }
+}
+
 /// Three viewers behind the link see a crowd of 40 at a tenth of its demand, each from its own place.
 #[test]
 fn receivers_behind_a_link_share_it_by_their_weights() {

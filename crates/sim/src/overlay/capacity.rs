@@ -50,8 +50,8 @@ impl World<'_> {
         }
     }
 
-    /// A relay sends over a link: if that is shaped, no more than it may. What tells of subscriptions has to go over it,
-    /// and may be more where somebody changes them thousands of times a second: that is not counted then.
+    /// A relay sends over a link: if that is shaped, no more than it may. Where somebody changes subscriptions thousands of
+    /// times a second, what tells of them takes up to a half of the link more, and two datagrams.
     pub(crate) fn sends_shaped(&mut self, hop: Hop, bytes: &[u8]) {
         let is_it = |one: &Shaped| (one.link, one.direction) == hop;
         let Some(number) = self.scenario.shaped.iter().position(is_it) else { return };
@@ -59,13 +59,16 @@ impl World<'_> {
         let wire = self.scenario.wire_of_link(link);
         let carried = self.keys.updates_in(wire, direction, bytes);
         self.model.sent_over(self.now, hop, &carried);
-        let flooded = self.scenario.flooded.as_ref();
-        if carried.is_empty() && flooded.is_some_and(Flooded::changes_subscriptions) {
-            return;
-        }
         let Shaped { capacity, from, until, .. } = self.scenario.shaped[number];
         let sent = self.lately[number].sends(self.now, bytes.len());
-        let most = capacity.bits as usize * WINDOW.as_millis() as usize / 8000 + SAFE_DATAGRAM;
+        let bears = capacity.bits as usize * WINDOW.as_millis() as usize / 8000;
+        let flooded = self.scenario.flooded.as_ref();
+        let asks = if flooded.is_some_and(Flooded::changes_subscriptions) {
+            bears / 2 + 2 * SAFE_DATAGRAM
+        } else {
+            0
+        };
+        let most = bears + SAFE_DATAGRAM + asks;
         let from = from.max(self.lately[number].begun);
         if (from + LEARNS..until).contains(&self.now) && sent > most {
             let what =
