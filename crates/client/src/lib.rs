@@ -101,6 +101,8 @@ mod answer;
 mod ask;
 mod builder;
 mod bundles;
+#[cfg(feature = "join")]
+mod chance;
 #[cfg(feature = "tokio")]
 mod client;
 mod client_key;

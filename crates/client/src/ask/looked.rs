@@ -2,7 +2,7 @@
 
 use super::{ANSWER_LIMIT, Ask, JoinError, Nearness, Place, Relays, measure};
 use crate::ClientKey;
-use crate::keep::Chance;
+use crate::chance::Chance;
 use canopy_channel::{Channel, ChannelError, Hello};
 use serde::de::DeserializeOwned;
 use std::io::ErrorKind;

@@ -54,7 +54,8 @@ pub use crate::ask::{
 };
 pub use joining::Joining;
 
-use crate::keep::{Asker, Chance, Keeper};
+use crate::chance::Chance;
+use crate::keep::{Asker, Keeper};
 
 use crate::{Client, ClientBuilder, ClientKey, ConnectError, PollClient, RelayKey};
 use canopy_net::Clock;

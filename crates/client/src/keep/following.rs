@@ -1,9 +1,9 @@
 //! The channel over which a controller tells the areas of a world, for either client.
 
-use super::chance::Chance;
 use super::question::{Asker, Terms};
 use crate::ClientKey;
 use crate::ask::Ask;
+use crate::chance::Chance;
 use crate::standing::Alert;
 use canopy_areas::Areas;
 use canopy_channel::{Channel, ChannelError, Pieces};

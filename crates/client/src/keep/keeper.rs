@@ -2,9 +2,9 @@
 //! another when its own drains or another is nearer. It says what is to be asked of the controller, is told the
 //! answers, and does what follows from them with the [`Member`]; it neither waits nor calls anybody.
 
-use super::chance::Chance;
 use super::question::{Answer, Question};
 use crate::ask::{JoinError, Nearness, Place};
+use crate::chance::Chance;
 use crate::handover::Outcome;
 use crate::member::Member;
 use crate::{Event, Refusal};

@@ -3,13 +3,11 @@
 //! where there is no runtime.
 
 mod apart;
-mod chance;
 mod following;
 mod keeper;
 mod question;
 
 pub(crate) use apart::{Apart, Entered, Kept};
-pub(crate) use chance::Chance;
 pub(crate) use following::Following;
 pub(crate) use keeper::{Keeper, LEAVE_LIMIT};
 pub(crate) use question::Asker;

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::acknowledgement::Awaited;
-use crate::keep::Chance;
+use crate::chance::Chance;
 use canopy_areas::{Division, Ground, Guide, Rect, Ring, Rules, Who};
 use canopy_wire::{Level, SubscribeRefusal};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! What happens where links are shaped: relays are told their capacities, and no more may leave over them.
 
 use super::config::OverlaySabotage;
-use super::floods::Flooded;
+use super::flooded::Flooded;
 use super::lately::WINDOW;
 use super::machine::key_of;
 use super::queue::Step;

@@ -1,122 +1,23 @@
 //! One of many relays is flooded at rate: those on other comtrees or at other relays notice nothing, and whoever floods
 //! gets no more through than it may, also not over links.
 
-use super::config::{OverlayConfig, OverlaySabotage};
+use super::flooders::identity;
 use super::machine::{self, relay_at};
 use super::participant::participant_at;
 use super::queue::{Datagram, Step};
-use super::scenario::Scenario;
 use super::shape::Hop;
 use super::world::World;
-use crate::flood::{Flood, Floods, LEAVES_AFTER, Setting, What};
-use crate::flooder::Flooder;
+use crate::flood::{Flood, LEAVES_AFTER};
 use crate::host::{Read, steer};
 use crate::network::Direction;
 use crate::policing::{IDLE, VOLLEYS_EVERY};
-use crate::sabotage::Sabotage;
-use crate::scenario::{Stream, stream};
-use canopy_relay::Inlet;
-use canopy_session::{Identity, Session};
-use canopy_wire::{Address, Comtree, Lane, Time};
-use rand::RngExt;
-use std::collections::BTreeMap;
+use canopy_session::Session;
+use canopy_wire::Address;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// The wire of what no participant and no relay sends.
 const ASIDE: usize = usize::MAX;
-/// A relay reads and sends so many turns after an update arrived at most.
-const TURNS: u32 = 4;
-
-/// A relay that is flooded.
-#[derive(Clone, Debug)]
-pub(crate) struct Flooded {
-    pub(crate) relay: usize,
-    pub(crate) floods: Floods,
-}
-
-/// Somebody who floods, and what of it has passed links since it was let in.
-pub(crate) struct OverlayFlooder {
-    one: Flooder,
-    passed: BTreeMap<Hop, (Time, u64)>,
-}
-
-/// Whether a relay is flooded.
-pub(crate) fn is_drawn(config: &OverlayConfig) -> bool {
-    let is_drawn = stream(config.seed, Stream::Floods).random_bool(0.1);
-    let is_free = config.sabotage.is_none() && config.roles_change != Some(true);
-    config.floods.unwrap_or(is_drawn && is_free)
-}
-
-fn sabotage_of(config: &OverlayConfig) -> Option<Sabotage> {
-    match config.sabotage {
-        Some(OverlaySabotage::Access(sabotage)) => Some(sabotage).filter(|one| one.is_of_floods()),
-        _ => None,
-    }
-}
-
-/// Those who flood in a run.
-pub(crate) fn flooders(config: &OverlayConfig, scenario: &Scenario) -> Vec<OverlayFlooder> {
-    let each = scenario.flooded.iter().flat_map(|flooded| &flooded.floods.each);
-    let flooder = |(number, flood): (usize, &Flood)| {
-        let setting = (config.seed, scenario.packets_per_key);
-        let one = Flooder::new(number, (flood, flood.comtree), Some(identity(number)), setting);
-        OverlayFlooder { one, passed: BTreeMap::new() }
-    };
-    each.enumerate().map(flooder).collect()
-}
-
-fn identity(number: usize) -> Identity {
-    Identity::new([200 + number as u8; 32])
-}
-
-impl Flooded {
-    pub(crate) fn draw(config: &OverlayConfig, scenario: &Scenario) -> Flooded {
-        let rng = &mut stream(config.seed, Stream::Floods);
-        // Those before tell whether there are any.
-        rng.set_word_pos(1 << 20);
-        let slowest = scenario.wires.iter().flatten().map(|way| way.worst()).max();
-        let setting = Setting {
-            sabotage: sabotage_of(config),
-            lets_in: true,
-            calm_from: scenario.calm_from,
-            publish_ms: scenario.habits.publish_ms.start,
-            longest: scenario.habits.longest,
-            held_back: slowest.unwrap_or_default(),
-        };
-        let relays: Vec<usize> = scenario.trees[0].relays().collect();
-        let relay = relays[rng.random_range(0..relays.len())];
-        Flooded { relay, floods: Floods::draw(&setting, rng) }
-    }
-
-    /// How much longer than otherwise an update of a comtree takes at most through the relay. On a lane that is flooded it
-    /// may wait behind a receive buffer full of the flood, which another flood leaves half of the turns.
-    pub(crate) fn delays(&self, comtree: Comtree) -> Duration {
-        let Floods { per_datagram, receive_queue, .. } = self.floods;
-        let buffer = per_datagram * receive_queue as u32 * 2;
-        let is_behind = self.floods_lane_of(comtree);
-        self.floods.longest_turn() * TURNS + if is_behind { buffer } else { Duration::ZERO }
-    }
-
-    /// Whether what a comtree sends comes by a lane that is flooded: its receive buffer may be full.
-    pub(crate) fn floods_lane_of(&self, comtree: Comtree) -> bool {
-        self.is_flooded(Inlet::Lane(Lane::of(comtree)))
-    }
-
-    /// Whether somebody floods it with changes of subscriptions.
-    pub(crate) fn changes_subscriptions(&self) -> bool {
-        self.floods.each.iter().any(|flood| flood.what == What::Subscriptions)
-    }
-
-    /// The inlets of the relay that are flooded.
-    fn is_flooded(&self, inlet: Inlet) -> bool {
-        self.floods.each.iter().any(|flood| match flood.what {
-            What::Updates | What::Subscriptions => inlet == Inlet::Lane(Lane::of(flood.comtree)),
-            What::Hellos | What::Garbage => inlet == Inlet::Strangers,
-        })
-    }
-}
 
 impl World<'_> {
     pub(crate) fn plan_floods(&mut self) {

@@ -7,9 +7,12 @@
 mod budgets;
 mod capacity;
 mod config;
+mod flooded;
+mod flooders;
 mod floods;
 mod keys;
 mod lately;
+mod limiting;
 pub(crate) mod machine;
 mod meshes;
 mod model;

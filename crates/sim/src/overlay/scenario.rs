@@ -1,13 +1,13 @@
 //! Everything that a seed decides before the first datagram.
 
-use super::budgets;
+use super::budgets::{self, Said};
 use super::config::{OverlayConfig, OverlaySabotage};
-use super::floods::{self, Flooded};
+use super::flooded::{self, Flooded};
 use super::meshes::{draw_mesh_reloads, join_threads};
 use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use super::shaping::{self, Shaped};
-use crate::flood::FLOODED;
+use crate::flood::{FLOODED, Setting};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
@@ -287,11 +287,18 @@ impl Scenario {
             self.shape_links(config);
         }
         if has_budgets {
-            self.budgets = budgets::draw(config.seed, self);
+            let said = Said {
+                participants: self.participants,
+                comtrees: self.peaceful().len(),
+                groups: self.habits.groups.into(),
+                unicasts_a_second: self.unicasts_a_second(),
+                longest: self.habits.longest,
+            };
+            self.budgets = budgets::draw(config.seed, &said);
             let calm = self.leave_at.since(self.calm_from);
             self.quiet_from = self.leave_at - (QUIET + budgets::WAITS).min(calm / 2);
         }
-        if floods::is_drawn(config) {
+        if flooded::is_drawn(config) {
             self.draw_floods(config);
         }
     }
@@ -313,7 +320,17 @@ impl Scenario {
     fn draw_floods(&mut self, config: &OverlayConfig) {
         let mut tree = self.trees[0].clone();
         tree.comtree = FLOODED;
-        let flooded = Flooded::draw(config, self);
+        let slowest = self.wires.iter().flatten().map(|way| way.worst()).max();
+        let setting = Setting {
+            sabotage: flooded::sabotage_of(config),
+            lets_in: true,
+            calm_from: self.calm_from,
+            publish_ms: self.habits.publish_ms.start,
+            longest: self.habits.longest,
+            held_back: slowest.unwrap_or_default(),
+        };
+        let relays: Vec<usize> = self.trees[0].relays().collect();
+        let flooded = Flooded::draw(config.seed, &relays, &setting);
         let up = flooded.floods.budgets.member;
         for budget in self.budgets.iter_mut().flatten() {
             (budget.up_packets, budget.up_bits) = (up.up_packets, up.up_bits);

@@ -1,7 +1,7 @@
 //! The world of a run: one queue of events in virtual time, and what each of them does.
 
 use super::config::{OverlayConfig, OverlaySabotage};
-use super::floods::{self, OverlayFlooder};
+use super::flooders::{self, OverlayFlooder};
 use super::keys::Keys;
 use super::lately::Lately;
 use super::machine::{self, Held, Machine, Sent};
@@ -120,7 +120,7 @@ impl<'a> World<'a> {
             cut: vec![false; scenario.links.ends().len()],
             lately: scenario.shaped.iter().map(|_| Lately::default()).collect(),
             pacing: Pacing::new(scenario.mode),
-            flooders: floods::flooders(config, &scenario),
+            flooders: flooders::flooders(config, &scenario),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(access_sabotage(config.sabotage)),
             rng,

@@ -11,6 +11,7 @@ mod checks;
 mod config;
 mod control_plane;
 mod controller;
+mod deed;
 mod faults;
 mod graph;
 mod load;

@@ -2,6 +2,7 @@
 //! the controller step by step, so the model is told of none of it: nothing may be lost, doubled or overtaken.
 
 use super::config::TopologySabotage;
+use super::deed::Deed;
 use super::world::{Step, World};
 use canopy_control::{LinkId, TreeAsk};
 use canopy_plan::Method;
@@ -17,21 +18,6 @@ const LASTS: std::ops::Range<u64> = 6_000..15_000;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Relays are drained where as many have the world's participants near.
 const LEAST_RELAYS: usize = 5;
-
-/// Something that an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
-    /// A world moves to another tree.
-    MoveWorld,
-    /// A link of a world's tree is removed.
-    RemoveLink,
-    /// A link between two nodes is given again once it is gone.
-    GiveLink(usize),
-    /// A relay takes nobody new, and worlds without members there leave it.
-    Drain,
-    /// It takes members again.
-    Undrain(usize),
-}
 
 impl World<'_> {
     /// Draws what the operator does, and when.

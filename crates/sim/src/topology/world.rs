@@ -2,12 +2,12 @@
 
 use super::config::{TopologyConfig, TopologySabotage};
 use super::controller::{Channel, Process};
+use super::deed::Deed;
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
 use super::load::Loading;
 use super::machine::{LOOK, Machine};
 use super::model::Model;
-use super::operating::Deed;
 use super::participant::Participant;
 use super::report::{Scene, Told, TopologyReport};
 use crate::host::UNIX_ZERO;

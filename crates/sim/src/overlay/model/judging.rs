@@ -1,52 +1,17 @@
 //! What becomes of an update: each delivery, and the judgement when its time is over.
 
-use super::left_out::Cause;
+use super::updates::{Due, Update};
 use super::{Model, Received};
 use crate::network::Direction;
 use crate::overlay::budgets;
 use crate::overlay::scenario::{Element, Scenario};
 use crate::overlay::shape::{Hop, Tree};
 use crate::overlay::shaping::Shaped;
-use canopy_wire::{Address, Comtree, Level, Time};
+use canopy_wire::{Comtree, Time};
 use std::time::Duration;
 
 /// An update whose time is over is remembered for so long.
 const LATE: Duration = Duration::from_secs(3);
-
-/// Somebody who has to get an update, as it was when that was published.
-pub(super) struct Due {
-    pub(super) number: usize,
-    pub(super) epoch: u32,
-    pub(super) version: u32,
-    pub(super) relay: usize,
-    /// When it has to have got it.
-    pub(super) by: Time,
-    pub(super) got: Option<Time>,
-    pub(super) is_judged: bool,
-    /// What has left it out, if something has.
-    pub(super) left_out: Option<Cause>,
-}
-
-/// An update that is under way or was so lately.
-pub(super) struct Update {
-    pub(super) at: Time,
-    /// Who, and in which of its epochs.
-    pub(super) publisher: (usize, u32),
-    pub(super) src: Address,
-    pub(super) dst: Address,
-    pub(super) level: Level,
-    pub(super) comtree: Comtree,
-    pub(super) relay: usize,
-    /// Whether its relay takes it: one that has started anew does not take what its old sessions send.
-    pub(super) is_taken: bool,
-    pub(super) due: Vec<Due>,
-    /// Who got it without having to, in which of its epochs, and when.
-    pub(super) others: Vec<(usize, u32, Time)>,
-    /// Where a datagram with it was lost.
-    pub(super) lost: Vec<(usize, Direction)>,
-    /// The shaped links that it was sent over, and when.
-    pub(super) over: Vec<(Hop, Time)>,
-}
 
 impl Model {
     /// How long an update may wait on its way to a participant: for each shaped link, and for what it may be sent.

@@ -1,7 +1,7 @@
 //! What relays leave out where a link or a budget does not hold everything: that something newer takes its place, and
 //! that relays count each of it, and nothing else.
 
-use super::judging::{Due, Update};
+use super::updates::{Cause, Due, Update};
 use super::{Model, Seat};
 use crate::network::Direction;
 use crate::overlay::shape::{Hop, Tree};
@@ -12,14 +12,6 @@ use std::time::Duration;
 
 /// How much later than its floor a flow may be heard of.
 const SLACK: Duration = Duration::from_millis(500);
-
-/// What has left out an update for somebody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    Link(Hop),
-    /// What the receiver may be sent.
-    Budget,
-}
 
 /// Somebody who has left: its relay may not know yet.
 struct Gone {

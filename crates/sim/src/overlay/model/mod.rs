@@ -8,15 +8,16 @@ mod interest;
 mod judging;
 mod left_out;
 mod links;
+mod updates;
 
 use super::scenario::{Element, Fault, Patience, Scenario};
 use crate::network::Direction;
 use canopy_wire::{Address, Comtree, Group, Level, Time};
 use interest::Interest;
-use judging::{Due, Update};
 use left_out::LeftOut;
 use links::Standing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use updates::{Due, Update};
 
 /// Findings that are told in words.
 const MAX_FINDINGS: usize = 20;
