@@ -107,7 +107,7 @@ impl State {
         op.tell(Event::LinkRemoving(id));
         op.append(moves);
         self.drop_standbys_over(op, &[id]);
-        self.finish_removals(op);
+        self.finish_removals(op, |_| false);
         Ok(())
     }
 
@@ -144,8 +144,10 @@ impl State {
         })
     }
 
-    /// Takes links and relays away that are being removed, and of which nothing is needed any more.
-    pub(crate) fn finish_removals(&mut self, op: &mut Op) {
+    /// Takes links and relays away that are being removed, and of which nothing is needed any more. A relay that was
+    /// lost goes only once it has been away for long: if its process restarts and the record is gone, it registers as a
+    /// new relay, which takes members.
+    pub(crate) fn finish_removals(&mut self, op: &mut Op, is_long_gone: impl Fn(RelayId) -> bool) {
         let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
         for link in removing.collect::<Vec<_>>() {
             if self.trees_over(link).next().is_none() {
@@ -157,7 +159,8 @@ impl State {
         let removing = self.relays.values().filter(|relay| relay.removing).map(|relay| relay.id);
         for relay in removing.collect::<Vec<_>>() {
             let is_empty = self.ledger.reserved(Account::Places(relay)).bits <= 0.0;
-            if is_empty && self.trees_at(relay).next().is_none() {
+            let can_go = is_empty && (self.is_running(relay) || is_long_gone(relay));
+            if can_go && self.trees_at(relay).next().is_none() {
                 // Neither can that.
                 _ = self.remove_relay_at_once(op, relay);
                 op.cut();
@@ -262,7 +265,14 @@ impl State {
         op.write(Table::Relays, number(u32::from(id.0)), self.relays.get(&id));
         op.tell(Event::RelayRemoving(id));
         op.append(moves);
-        self.finish_removals(op);
+        self.finish_removals(op, |_| false);
+        Ok(())
+    }
+
+    /// Keeps a relay that was to be removed, and has been lost meanwhile: it takes members once it comes back.
+    pub(crate) fn keep_lost_relay(&mut self, op: &mut Op, id: RelayId) -> Result<(), Refusal> {
+        let relay = Relay { removing: false, ..self.relay(id)?.clone() };
+        self.save_relay(op, relay);
         Ok(())
     }
 

@@ -363,11 +363,13 @@ impl Controller {
                 }
                 of.set_relay(op, relay, state)
             }
+            _ if !drains && of.relay(relay)?.removing => of.keep_lost_relay(op, relay),
             _ => Err(Refusal::NoSuchRelay(of.relay_name(relay))),
         })
     }
 
-    /// Lets a relay that drains take members again. It is not removed then.
+    /// Lets a relay that drains take members again. It is not removed then, also if it was lost meanwhile: it takes
+    /// members once it comes back.
     ///
     /// # Errors
     /// There is no such relay.
