@@ -91,6 +91,7 @@ impl State {
         if !self.is_usable(id) {
             return self.remove_link_at_once(op, id);
         }
+        self.check_detours_over(id)?;
         let hit: Vec<Comtree> = self.trees_over(id).collect();
         self.mark_removing(id, true);
         let mut moves = Op::default();
@@ -109,6 +110,46 @@ impl State {
         self.drop_standbys_over(op, &[id]);
         self.finish_removals(op, |_| false);
         Ok(())
+    }
+
+    /// Relays may be on detours over a link that they have not told of yet, and a tree would not show them.
+    fn check_detours_over(&self, id: LinkId) -> Result<(), Refusal> {
+        let may_be = |running: &Running| {
+            let over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
+            over.map(|(relay, _)| *relay).find(|relay| self.is_unheard(*relay))
+        };
+        let (comtrees, relays): (Vec<_>, Vec<_>) = self
+            .comtrees
+            .iter()
+            .filter_map(|(comtree, running)| Some(((*comtree, String::new()), may_be(running)?)))
+            .unzip();
+        let Some(relay) = relays.first() else { return Ok(()) };
+        let (what, worlds) = (self.link_in_words(id), self.worlds_of(&comtrees));
+        Err(Refusal::Needed { what, worlds, why: self.unheard_in_words(*relay) })
+    }
+
+    /// Whether a relay runs that has yet to say how its links stand since the controller has started.
+    pub(crate) fn is_unheard(&self, relay: RelayId) -> bool {
+        self.unheard.contains(&relay) && self.is_running(relay)
+    }
+
+    /// Whether the controller does not reach a relay of a comtree's tree that has yet to say so.
+    fn is_out_of_reach(&self, comtree: Comtree) -> bool {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let is_far = |relay| self.is_unheard(relay) && self.silent.contains(&relay);
+        shape.is_some_and(|shape| shape.relays().any(is_far))
+    }
+
+    /// What to do about that.
+    pub(crate) fn unheard_in_words(&self, relay: RelayId) -> String {
+        let name = self.relay_name(relay);
+        match self.silent.contains(&relay) {
+            false => format!("{name} has yet to say how its links stand; wait a moment"),
+            true => format!(
+                "the controller does not reach {name}, which its neighbours hear: mend the way between them, or stop \
+                 that relay, and its members move to others"
+            ),
+        }
     }
 
     /// Keeps a link that was to be removed: trees may run over it again. Moves off it that have begun go on.
@@ -139,7 +180,13 @@ impl State {
             let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
             let Some((_, why)) = stay.first() else { return Ok(()) };
             let worlds = state.worlds_of(&stay);
-            let why = format!("{why} (with ?force=true trees change at once, with loss)");
+            let loses = match stay.iter().any(|(comtree, _)| state.is_out_of_reach(*comtree)) {
+                false => "with loss",
+                true => {
+                    "with loss, and whoever is at that relay may hear nothing until it is reached"
+                }
+            };
+            let why = format!("{why} (with ?force=true trees change at once, {loses})");
             Err(Refusal::Needed { what, worlds, why })
         })
     }

@@ -240,6 +240,35 @@ fn a_controller_that_starts_moves_nothing_before_it_has_heard_how_links_stand() 
     assert!(bed.controller.move_world(&world(), ask).is_ok());
 }
 
+/// No tree runs over a link that a relay is on as a detour, so it would go at once.
+#[test]
+fn a_link_over_which_there_may_be_a_detour_stays_until_its_relay_has_said_so() {
+    let mut bed = square();
+    bed.start_again();
+    let refusal = bed.controller.remove_link(LinkId(4)).unwrap_err().to_string();
+    assert!(refusal.contains("has yet to say how its links stand; wait a moment"), "{refusal}");
+    assert!(refusal.contains("the world w") && bed.controller.link(LinkId(4)).is_some());
+    bed.exchange();
+    assert_eq!(bed.controller.remove_link(LinkId(4)), Ok(()));
+    assert!(bed.controller.link(LinkId(4)).is_none());
+}
+
+#[test]
+fn who_waits_for_a_relay_out_of_reach_is_told_so() {
+    let mut bed = square();
+    bed.start_again();
+    bed.connected = 3;
+    bed.set_link(3, [2, 3], true);
+    bed.set_link(4, [3, 0], true);
+    (0..20).for_each(|_| _ = bed.exchange());
+    assert_eq!(bed.relay(4).unwrap().state, RelayState::Up, "its neighbours hear it");
+    let refusal = bed.controller.move_world(&world(), TreeAsk::default()).unwrap_err().to_string();
+    assert!(refusal.contains("the controller does not reach r3"), "{refusal}");
+    let refusal = bed.controller.remove_link(LinkId(2)).unwrap_err().to_string();
+    let says = |what: &&str| refusal.contains(*what);
+    assert!(["does not reach r3", "whoever is at that relay"].iter().all(says), "{refusal}");
+}
+
 #[test]
 fn a_link_that_fails_while_it_is_being_removed_goes_and_one_that_is_forced_goes_at_once() {
     for fails in [true, false] {
