@@ -146,7 +146,7 @@ struct SharingArgs {
     floor_ms: Option<u32>,
     /// Whether, over a budget, updates of higher levels go only where none of a lower level waits
     /// [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     levels_first: Option<bool>,
     /// Bits a second that the members of a comtree may send together, on each data thread of a relay
     /// [default: 0, what the relay's settings say]
@@ -464,6 +464,23 @@ fn channel(text: &str) -> Result<ChannelView, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        world: WorldCommand,
+    }
+
+    #[test]
+    fn a_name_behind_levels_first_is_the_worlds() {
+        for (given, expected) in [("--levels-first", true), ("--levels-first=false", false)] {
+            let line = <Line as clap::Parser>::try_parse_from(["world", "create", given, "lobby"]);
+            let Ok(Line { world: WorldCommand { deed: Deed::Create(create) } }) = line else {
+                panic!("{given} does not take the name")
+            };
+            assert_eq!((&*create.name, create.sharing.levels_first), ("lobby", Some(expected)));
+        }
+    }
 
     #[test]
     fn what_is_asked_becomes_a_query() {
