@@ -29,8 +29,8 @@ pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
 pub use links::{LinkView, Links, NewLink, add_link, keep_link, links, remove_link};
 pub use members::{
-    KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
-    members,
+    KickAllAsk, KickAsk, Kicked, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember,
+    kick, kick_all, member, members,
 };
 pub use moves::{MoveAsk, MovePlanView, MovePlans, PlannedHop, TreeMethod, move_world, plan_move};
 pub use overlay::{LinkOnMap, Overlay, OverlayAsk, WorldName, WorldOnMap, overlay};

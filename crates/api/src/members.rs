@@ -177,13 +177,61 @@ pub fn kick(
     ask: &KickAsk,
 ) -> Result<(), Problem> {
     let world = controller.world(&name("world", of)?)?.id;
-    let seconds = ask.bar_s.unwrap_or(USUAL_BAR_S);
+    Ok(controller.kick(now, world, address("address", at)?, bar(ask.bar_s)?)?)
+}
+
+/// Who is sent away together.
+#[derive(Clone, Debug, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct KickAllAsk {
+    /// All who are called this.
+    #[param(example = "player-17")]
+    pub subject: String,
+    /// For so many seconds they may not come back; 60 if nothing is said, at most a year.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar_s: Option<u64>,
+}
+
+/// Who was sent away together.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Kicked {
+    /// How many they are, with those who are leaving, have just left or have lost their relay: they are kept out, too.
+    pub kicked: usize,
+}
+
+/// Sends all away who are called so, from all places that they have, and keeps them out for a while.
+///
+/// # Errors
+/// There is no such world, nobody is called so, or a value is not allowed.
+pub fn kick_all(
+    controller: &mut Controller,
+    now: Time,
+    of: &str,
+    ask: &KickAllAsk,
+) -> Result<Kicked, Problem> {
+    let world = controller.world(&name("world", of)?)?.id;
+    if ask.subject.is_empty() {
+        let remedy = "name who is meant; whom nobody has named is sent away by address";
+        return Err(Problem::value("subject", "it is empty", remedy));
+    }
+    let kicked = controller.kick_subject(now, world, &ask.subject, bar(ask.bar_s)?);
+    if kicked == 0 {
+        let what = format!("nobody in it has the address or the name {:?}", ask.subject);
+        let remedy = format!("`canopy world show {of} --members` lists who is there");
+        return Err(Problem::missing(&format!("world {of}"), what, &remedy));
+    }
+    Ok(Kicked { kicked })
+}
+
+/// For how long somebody is kept out.
+fn bar(seconds: Option<u64>) -> Result<Duration, Problem> {
+    let seconds = seconds.unwrap_or(USUAL_BAR_S);
     if seconds > LONGEST_BAR_S {
         let what = format!("{seconds} s are not allowed");
         return Err(Problem::value("bar_s", what, &format!("give at most {LONGEST_BAR_S}")));
     }
-    let bar = Duration::from_secs(seconds);
-    Ok(controller.kick(now, world, address("address", at)?, bar)?)
+    Ok(Duration::from_secs(seconds))
 }
 
 /// A time of the controller, which is counted from 1970, as text.

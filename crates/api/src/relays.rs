@@ -97,8 +97,9 @@ pub fn relay(controller: &Controller, of: &str) -> Result<RelayView, Problem> {
 /// There is no such relay, or it is not running.
 pub fn drain(controller: &mut Controller, of: &str, drains: bool) -> Result<RelayView, Problem> {
     let found = controller.relay_named(&name("relay", of)?)?;
-    let (id, state) = (found.id, found.state);
-    if matches!(state, RelayState::Joining | RelayState::Gone) {
+    let (id, state, removing) = (found.id, found.state, found.removing);
+    let keeps = removing && !drains;
+    if !keeps && matches!(state, RelayState::Joining | RelayState::Gone) {
         let what = format!("the relay is {}", state_of(state));
         let place = format!("relay {of}");
         return Err(Problem::new(409, what, &place, "wait until it is up, then ask again"));

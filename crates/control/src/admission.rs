@@ -11,6 +11,7 @@ use canopy_plan::{Limits, Rate};
 use canopy_token::{Budget, ComtreeGrant, Grant, Scope, Unicast};
 use canopy_wire::{Address, Comtree, Level, PORTABLE_SITES, Time};
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 /// The first endpoint number of a member: lower ones are the relays' own.
 const FIRST_ENDPOINT: u16 = 64;
@@ -408,6 +409,38 @@ impl State {
         }
         let owner = self.served(world, address)?.owner;
         self.kick_owner(op, world, owner, barred)
+    }
+
+    /// Sends all away who are called so, from all places that they have, and bars them. Those who are leaving, have left
+    /// or have lost their place are barred as well, as long as their addresses rest. Returns how many they are.
+    pub(crate) fn kick_subject(
+        &mut self,
+        op: &mut Op,
+        world: WorldId,
+        subject: &str,
+        barred: Time,
+    ) -> usize {
+        let all = || self.members.range((world, Address(0))..=(world, Address(u32::MAX)));
+        let called = all().filter(|(_, member)| member.subject == subject);
+        let mut owners: BTreeMap<Owner, Vec<Address>> =
+            called.map(|(_, member)| (member.owner, Vec::new())).collect();
+        for (key, member) in all() {
+            owners.entry(member.owner).and_modify(|addresses| addresses.push(key.1));
+        }
+        for (owner, addresses) in &owners {
+            self.depart(op, world, *owner);
+            addresses.iter().for_each(|address| self.bar(op, (world, *address), barred));
+            op.cut();
+        }
+        owners.len()
+    }
+
+    fn bar(&mut self, op: &mut Op, key: (WorldId, Address), barred: Time) {
+        let Some(member) = self.members.get(&key).cloned() else { return };
+        // The record is what bars the owner, so it lasts as long.
+        let until = member.until.max(barred);
+        let barred = member.barred.map_or(barred, |before| before.max(barred));
+        self.stay_away(op, Member { until, barred: Some(barred), ..member });
     }
 
     fn kick_owner(

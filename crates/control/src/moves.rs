@@ -116,10 +116,8 @@ impl State {
             return Err("its last move is being taken back; wait a moment".to_owned());
         }
         // Relays may be on detours that nobody has told of yet, and a move would take their standby parents from them.
-        let is_unheard = |relay: &RelayId| self.unheard.contains(relay) && self.is_running(*relay);
-        if let Some(relay) = old.relays().find(is_unheard) {
-            let name = self.relay_name(relay);
-            return Err(format!("{name} has yet to say how its links stand; wait a moment"));
+        if let Some(relay) = old.relays().find(|relay| self.is_unheard(*relay)) {
+            return Err(self.unheard_in_words(relay));
         }
         if world.core != Core::Mesh {
             return Ok(vec![Way::between(old, end.hops(), &world.core)?]);

@@ -91,6 +91,7 @@ impl State {
         if !self.is_usable(id) {
             return self.remove_link_at_once(op, id);
         }
+        self.check_detours_over(id)?;
         let hit: Vec<Comtree> = self.trees_over(id).collect();
         self.mark_removing(id, true);
         let mut moves = Op::default();
@@ -107,8 +108,48 @@ impl State {
         op.tell(Event::LinkRemoving(id));
         op.append(moves);
         self.drop_standbys_over(op, &[id]);
-        self.finish_removals(op);
+        self.finish_removals(op, |_| false);
         Ok(())
+    }
+
+    /// Relays may be on detours over a link that they have not told of yet, and a tree would not show them.
+    fn check_detours_over(&self, id: LinkId) -> Result<(), Refusal> {
+        let may_be = |running: &Running| {
+            let over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
+            over.map(|(relay, _)| *relay).find(|relay| self.is_unheard(*relay))
+        };
+        let (comtrees, relays): (Vec<_>, Vec<_>) = self
+            .comtrees
+            .iter()
+            .filter_map(|(comtree, running)| Some(((*comtree, String::new()), may_be(running)?)))
+            .unzip();
+        let Some(relay) = relays.first() else { return Ok(()) };
+        let (what, worlds) = (self.link_in_words(id), self.worlds_of(&comtrees));
+        Err(Refusal::Needed { what, worlds, why: self.unheard_in_words(*relay) })
+    }
+
+    /// Whether a relay runs that has yet to say how its links stand since the controller has started.
+    pub(crate) fn is_unheard(&self, relay: RelayId) -> bool {
+        self.unheard.contains(&relay) && self.is_running(relay)
+    }
+
+    /// Whether the controller does not reach a relay of a comtree's tree that has yet to say so.
+    fn is_out_of_reach(&self, comtree: Comtree) -> bool {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let is_far = |relay| self.is_unheard(relay) && self.silent.contains(&relay);
+        shape.is_some_and(|shape| shape.relays().any(is_far))
+    }
+
+    /// What to do about that.
+    pub(crate) fn unheard_in_words(&self, relay: RelayId) -> String {
+        let name = self.relay_name(relay);
+        match self.silent.contains(&relay) {
+            false => format!("{name} has yet to say how its links stand; wait a moment"),
+            true => format!(
+                "the controller does not reach {name}, which its neighbours hear: mend the way between them, or stop \
+                 that relay, and its members move to others"
+            ),
+        }
     }
 
     /// Keeps a link that was to be removed: trees may run over it again. Moves off it that have begun go on.
@@ -139,13 +180,21 @@ impl State {
             let stay: Vec<(Comtree, String)> = hit.iter().filter_map(leave).collect();
             let Some((_, why)) = stay.first() else { return Ok(()) };
             let worlds = state.worlds_of(&stay);
-            let why = format!("{why} (with ?force=true trees change at once, with loss)");
+            let loses = match stay.iter().any(|(comtree, _)| state.is_out_of_reach(*comtree)) {
+                false => "with loss",
+                true => {
+                    "with loss, and whoever is at that relay may hear nothing until it is reached"
+                }
+            };
+            let why = format!("{why} (with ?force=true trees change at once, {loses})");
             Err(Refusal::Needed { what, worlds, why })
         })
     }
 
-    /// Takes links and relays away that are being removed, and of which nothing is needed any more.
-    pub(crate) fn finish_removals(&mut self, op: &mut Op) {
+    /// Takes links and relays away that are being removed, and of which nothing is needed any more. A relay that was
+    /// lost goes only once it has been away for long: if its process restarts and the record is gone, it registers as a
+    /// new relay, which takes members.
+    pub(crate) fn finish_removals(&mut self, op: &mut Op, is_long_gone: impl Fn(RelayId) -> bool) {
         let removing = self.links.values().filter(|link| link.removing).map(|link| link.id);
         for link in removing.collect::<Vec<_>>() {
             if self.trees_over(link).next().is_none() {
@@ -157,7 +206,8 @@ impl State {
         let removing = self.relays.values().filter(|relay| relay.removing).map(|relay| relay.id);
         for relay in removing.collect::<Vec<_>>() {
             let is_empty = self.ledger.reserved(Account::Places(relay)).bits <= 0.0;
-            if is_empty && self.trees_at(relay).next().is_none() {
+            let can_go = is_empty && (self.is_running(relay) || is_long_gone(relay));
+            if can_go && self.trees_at(relay).next().is_none() {
                 // Neither can that.
                 _ = self.remove_relay_at_once(op, relay);
                 op.cut();
@@ -262,7 +312,14 @@ impl State {
         op.write(Table::Relays, number(u32::from(id.0)), self.relays.get(&id));
         op.tell(Event::RelayRemoving(id));
         op.append(moves);
-        self.finish_removals(op);
+        self.finish_removals(op, |_| false);
+        Ok(())
+    }
+
+    /// Keeps a relay that was to be removed, and has been lost meanwhile: it takes members once it comes back.
+    pub(crate) fn keep_lost_relay(&mut self, op: &mut Op, id: RelayId) -> Result<(), Refusal> {
+        let relay = Relay { removing: false, ..self.relay(id)?.clone() };
+        self.save_relay(op, relay);
         Ok(())
     }
 

@@ -20,42 +20,51 @@ pub struct Members {
 }
 
 impl Members {
-    /// What an item that was `before` and is `after` changes, if anything.
+    /// What an item that was `before` and is `after` changes, in order, if anything.
     /// A relay that knows no such member, or no such comtree any more, has nothing to change.
-    pub fn change(
+    ///
+    /// Whom this dismisses is known at once: a data thread may have taken that and not said so. Who is admitted is
+    /// known to be so only by [`Members::took`].
+    pub fn changes(
         &mut self,
         key: ItemKey,
         before: Option<&Item>,
         after: Option<&Item>,
-    ) -> Option<Change> {
-        let ItemKey::Member(comtree, address) = key else { return None };
-        match (before, after) {
-            (_, None) => {
-                if self.dismissed.len() < MOST {
-                    self.dismissed.insert((comtree, address));
-                } else {
-                    self.and_others = true;
-                }
-                Some(Change::Dismiss { comtree, address })
+    ) -> Vec<Change> {
+        let ItemKey::Member(comtree, address) = key else { return Vec::new() };
+        let Some(after) = after else {
+            if self.dismissed.len() < MOST {
+                self.dismissed.insert((comtree, address));
+            } else {
+                self.and_others = true;
             }
-            (None, Some(_)) => {
-                let was_dismissed = self.dismissed.remove(&(comtree, address)) || self.and_others;
-                was_dismissed.then_some(Change::Admit { comtree, address })
-            }
-            // Its token says what it may do, unless that has changed since.
-            (Some(_), Some(Item::Member { limits, .. })) => {
-                let (up, down) = (limits.send, limits.receive);
-                let budget = Budget {
-                    up_packets: up.packets as u64,
-                    up_bits: up.bits as u64,
-                    down_packets: down.packets as u64,
-                    down_bits: down.bits as u64,
-                };
-                Some(Change::SetBudget { comtree, address, budget })
-            }
-            _ => None,
+            return vec![Change::Dismiss { comtree, address }];
+        };
+        let was_dismissed = self.and_others || self.dismissed.contains(&(comtree, address));
+        let admit = was_dismissed.then_some(Change::Admit { comtree, address });
+        // A token says what its member may do, unless that has changed since.
+        let set = before.and_then(|_| budget(after));
+        let set = set.map(|budget| Change::SetBudget { comtree, address, budget });
+        admit.into_iter().chain(set).collect()
+    }
+
+    /// The data plane has taken a change.
+    pub fn took(&mut self, change: &Change) {
+        if let Change::Admit { comtree, address } = change {
+            self.dismissed.remove(&(*comtree, *address));
         }
     }
+}
+
+fn budget(item: &Item) -> Option<Budget> {
+    let Item::Member { limits, .. } = item else { return None };
+    let (up, down) = (limits.send, limits.receive);
+    Some(Budget {
+        up_packets: up.packets as u64,
+        up_bits: up.bits as u64,
+        down_packets: down.packets as u64,
+        down_bits: down.bits as u64,
+    })
 }
 
 #[cfg(test)]
@@ -75,23 +84,41 @@ mod tests {
         let mut members = Members::default();
         let address = Address::unicast(0x7001, 64);
         let (key, item) = (ItemKey::Member(COMTREE, address), member(address));
-        assert!(members.change(key, None, Some(&item)).is_none(), "nobody has dismissed it");
-        let dismissed = members.change(key, Some(&item), None);
-        assert!(matches!(dismissed, Some(Change::Dismiss { address: at, .. }) if at == address));
-        let admitted = members.change(key, None, Some(&item));
-        assert!(matches!(admitted, Some(Change::Admit { address: at, .. }) if at == address));
-        assert!(members.change(key, None, Some(&item)).is_none(), "once");
+        assert!(members.changes(key, None, Some(&item)).is_empty(), "nobody has dismissed it");
+        let dismissed = members.changes(key, Some(&item), None);
+        assert!(matches!(dismissed[..], [Change::Dismiss { address: at, .. }] if at == address));
+        // The data plane does not take it: it is to be admitted still.
+        for _ in 0..2 {
+            let admitted = members.changes(key, None, Some(&item));
+            assert!(matches!(admitted[..], [Change::Admit { address: at, .. }] if at == address));
+        }
+        let admitted = members.changes(key, None, Some(&item));
+        admitted.iter().for_each(|change| members.took(change));
+        assert!(members.changes(key, None, Some(&item)).is_empty(), "once");
+    }
+
+    /// The data plane may have dismissed it, and not have said so: then its item stays.
+    #[test]
+    fn who_may_have_been_dismissed_is_admitted_when_its_limits_change() {
+        let mut members = Members::default();
+        let address = Address::unicast(0x7001, 64);
+        let (key, item) = (ItemKey::Member(COMTREE, address), member(address));
+        let changed = members.changes(key, Some(&item), Some(&item));
+        assert!(matches!(changed[..], [Change::SetBudget { .. }]), "{changed:?}");
+        members.changes(key, Some(&item), None);
+        let changed = members.changes(key, Some(&item), Some(&item));
+        assert!(matches!(changed[..], [Change::Admit { .. }, Change::SetBudget { .. }]));
     }
 
     #[test]
     fn whoever_comes_is_admitted_once_more_are_dismissed_than_are_known() {
         let mut members = Members::default();
         for number in 0..=MOST as u32 {
-            members.change(ItemKey::Member(COMTREE, Address(number)), None, None);
+            members.changes(ItemKey::Member(COMTREE, Address(number)), None, None);
         }
         let address = Address(MOST as u32);
         let key = ItemKey::Member(COMTREE, address);
-        let admitted = members.change(key, None, Some(&member(address)));
-        assert!(matches!(admitted, Some(Change::Admit { address: at, .. }) if at == address));
+        let admitted = members.changes(key, None, Some(&member(address)));
+        assert!(matches!(admitted[..], [Change::Admit { address: at, .. }] if at == address));
     }
 }

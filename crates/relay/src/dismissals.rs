@@ -8,37 +8,51 @@ use std::collections::{BTreeMap, VecDeque};
 const REMEMBERED: Duration = Duration::from_secs(3600 + 60);
 /// The most addresses that are remembered; beyond that, the one that was dismissed first is forgotten.
 const MOST: usize = 65_536;
+/// So many that were admitted since wait for nothing to be cleared away.
+const SPARE: usize = 1024;
 
 /// The addresses that [`Change::Dismiss`](crate::Change::Dismiss) has named, and
 /// [`Change::Admit`](crate::Change::Admit) has not since.
 #[derive(Debug, Default)]
 pub(crate) struct Dismissals {
-    since: BTreeMap<(Comtree, Address), Time>,
+    /// By the number of the dismissal.
+    dismissed: BTreeMap<(Comtree, Address), u64>,
     /// The same from the first on, with those that were admitted since.
-    order: VecDeque<(Time, Comtree, Address)>,
+    order: VecDeque<(u64, Time, Comtree, Address)>,
+    next: u64,
 }
 
 impl Dismissals {
     pub(crate) fn note(&mut self, now: Time, comtree: Comtree, address: Address) {
-        while let Some(&(since, comtree, address)) = self.order.front()
-            && (self.order.len() >= MOST || since + REMEMBERED < now)
-        {
-            self.order.pop_front();
+        while let Some(&(number, since, comtree, address)) = self.order.front() {
             // It may have been admitted, and dismissed once more.
-            if self.since.get(&(comtree, address)) == Some(&since) {
-                self.since.remove(&(comtree, address));
+            let stands = self.dismissed.get(&(comtree, address)) == Some(&number);
+            if stands && self.dismissed.len() < MOST && since + REMEMBERED >= now {
+                break;
+            }
+            self.order.pop_front();
+            if stands {
+                self.dismissed.remove(&(comtree, address));
             }
         }
-        self.since.insert((comtree, address), now);
-        self.order.push_back((now, comtree, address));
+        self.dismissed.insert((comtree, address), self.next);
+        self.order.push_back((self.next, now, comtree, address));
+        self.next += 1;
+        // Those that were admitted since take no more room than the others.
+        if self.order.len() > 2 * self.dismissed.len() + SPARE {
+            let dismissed = &self.dismissed;
+            let stands = |number, at| dismissed.get(&at) == Some(&number);
+            self.order
+                .retain(|(number, _, comtree, address)| stands(*number, (*comtree, *address)));
+        }
     }
 
     pub(crate) fn forget(&mut self, comtree: Comtree, address: Address) {
-        self.since.remove(&(comtree, address));
+        self.dismissed.remove(&(comtree, address));
     }
 
     pub(crate) fn has(&self, comtree: Comtree, address: Address) -> bool {
-        self.since.contains_key(&(comtree, address))
+        self.dismissed.contains_key(&(comtree, address))
     }
 }
 
@@ -59,7 +73,20 @@ mod tests {
         let later = Time::from_millis(MOST as u64) + REMEMBERED;
         dismissals.note(later, COMTREE, address(0));
         assert!(dismissals.has(COMTREE, address(MOST as u32)));
-        assert_eq!((dismissals.since.len(), dismissals.order.len()), (2, 2));
+        assert_eq!((dismissals.dismissed.len(), dismissals.order.len()), (2, 2));
+    }
+
+    #[test]
+    fn an_address_that_comes_and_goes_has_no_other_forgotten() {
+        let mut dismissals = Dismissals::default();
+        let (one, other) = (Address(1), Address(2));
+        dismissals.note(Time::ZERO, COMTREE, one);
+        for number in 0..=MOST as u64 {
+            dismissals.note(Time::from_millis(number / 100), COMTREE, other);
+            dismissals.forget(COMTREE, other);
+            assert!(dismissals.order.len() <= 2 * 2 + SPARE, "it takes no room for ever");
+        }
+        assert!(dismissals.has(COMTREE, one));
     }
 
     #[test]

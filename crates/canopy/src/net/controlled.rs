@@ -105,19 +105,19 @@ impl Controlled {
         before: Option<&Item>,
         after: Option<&Item>,
     ) -> Result<(), String> {
-        let change = {
-            let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-            members.change(key, before, after)
-        };
-        let Some(change) = change else { return Ok(()) };
-        match self.watch.apply(change) {
-            // Nobody has come with the address, or the comtree is gone with all that was on it.
-            Ok(())
-            | Err(ChangeError::Refused(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_))) => {
+        let members = || self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = members().changes(key, before, after);
+        for change in changes {
+            match self.watch.apply(change.clone()) {
+                // Nobody has come with the address, or the comtree is gone with all that was on it.
                 Ok(())
+                | Err(ChangeError::Refused(
+                    Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_),
+                )) => members().took(&change),
+                Err(error) => return Err(error.to_string()),
             }
-            Err(error) => Err(error.to_string()),
         }
+        Ok(())
     }
 
     /// How the links stand, by the neighbour's key.

@@ -140,16 +140,27 @@ impl RemoveCommand {
     async fn run(self) -> anyhow::Result<()> {
         let path = format!("/v1/relays/{}", segment(&self.relay));
         let (what, keep) = (format!("relay {}", self.relay), format!("{path}/undrain"));
+        // Another may register under the name once this one is gone.
+        let RelayView { id, .. } = self.api.client()?.get(&path).await?;
         let look = async |client: &ApiClient| {
             let Relays { relays } = client.get("/v1/relays").await?;
-            let relay = relays.into_iter().find(|relay| relay.name == self.relay);
-            Ok(relay.map(|RelayView { removing, members, comtrees, .. }| Standing {
-                removing,
-                left: format!("it has {members} members, and {comtrees} comtrees lead over it"),
-            }))
+            Ok(relays.iter().find(|relay| relay.id == id).map(standing))
         };
         Target { what, path, keep }.remove(&self.api, &self.how, look).await
     }
+}
+
+fn standing(relay: &RelayView) -> Standing {
+    let RelayView { removing, members, comtrees, .. } = relay;
+    let left = match relay.state.as_str() {
+        "gone" => {
+            "it does not answer, and goes once it is back, or has been away for a member's lease; \
+                   --force removes it at once"
+                .to_owned()
+        }
+        _ => format!("it has {members} members, and {comtrees} comtrees lead over it"),
+    };
+    Standing { removing: *removing, left }
 }
 
 fn table(relays: &[RelayView]) -> String {
@@ -209,6 +220,9 @@ mod tests {
             members: 6,
             comtrees: 2,
         };
+        let lost = RelayView { state: "gone".to_owned(), removing: true, ..relay.clone() };
+        let [left, of_lost] = [&relay, &lost].map(|relay| standing(relay).left);
+        assert!(left.starts_with("it has 6 members") && of_lost.contains("--force"), "{of_lost}");
         let going = table(&[RelayView { removing: true, ..relay.clone() }]);
         assert_eq!(going.lines().nth(1).unwrap().split_whitespace().nth(2), Some("removing"));
         let text = table(&[relay]);

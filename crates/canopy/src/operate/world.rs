@@ -5,11 +5,11 @@ use super::client::{ApiArgs, ApiClient, run, segment};
 use super::tables::{channels, list, plans, sharing, table, tree};
 use crate::output::print_line;
 use crate::rate;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use axum::http::Method;
 use canopy_api::{
-    Budget, ChannelView, ComtreeBudget, CoreRule, Members, Mode, MoveAsk, MovePlans, NewWorld,
-    Protection, TreeMethod, WorldChange, WorldView, Worlds,
+    Budget, ChannelView, ComtreeBudget, CoreRule, Kicked, Members, Mode, MoveAsk, MovePlans,
+    NewWorld, Protection, TreeMethod, WorldChange, WorldView, Worlds,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -146,7 +146,7 @@ struct SharingArgs {
     floor_ms: Option<u32>,
     /// Whether, over a budget, updates of higher levels go only where none of a lower level waits
     /// [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     levels_first: Option<bool>,
     /// Bits a second that the members of a comtree may send together, on each data thread of a relay
     /// [default: 0, what the relay's settings say]
@@ -272,27 +272,20 @@ impl WorldCommand {
 
 impl KickCommand {
     async fn run(self) -> anyhow::Result<()> {
-        let world = segment(&self.name);
-        let mut addresses = vec![self.member.clone()];
-        if canopy_api::address("member", &self.member).is_err() {
-            let subject = segment(&self.member);
-            let path = format!("/v1/worlds/{world}/members?subject={subject}");
-            let found: Members = self.api.client()?.get(&path).await?;
-            addresses = found.members.into_iter().map(|member| member.address).collect();
-            ensure!(
-                !addresses.is_empty(),
-                "nobody in world {} has the address or the name {:?}; `canopy world show {} --members` lists them",
-                self.name,
-                self.member,
-                self.name
-            );
+        let (members, member) = (format!("{}/members", path(&self.name)), segment(&self.member));
+        let bar_s = self.bar_s;
+        if canopy_api::address("member", &self.member).is_ok() {
+            let path = format!("{members}/{member}?bar_s={bar_s}");
+            return delete(&self.api, &path, "its relay is being told").await;
         }
-        for address in addresses {
-            let (address, bar_s) = (segment(&address), self.bar_s);
-            let path = format!("/v1/worlds/{world}/members/{address}?bar_s={bar_s}");
-            delete(&self.api, &path, "its relay is being told").await?;
+        let client = self.api.client()?;
+        let path = format!("{members}?subject={member}&bar_s={bar_s}");
+        let text = client.ask(Method::DELETE, &path, String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(text)?);
         }
-        Ok(())
+        let Kicked { kicked } = client.read(&text)?;
+        Ok(print_line(format!("{kicked} sent away; their relays are being told"))?)
     }
 }
 
@@ -464,6 +457,23 @@ fn channel(text: &str) -> Result<ChannelView, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        world: WorldCommand,
+    }
+
+    #[test]
+    fn a_name_behind_levels_first_is_the_worlds() {
+        for (given, expected) in [("--levels-first", true), ("--levels-first=false", false)] {
+            let line = <Line as clap::Parser>::try_parse_from(["world", "create", given, "lobby"]);
+            let Ok(Line { world: WorldCommand { deed: Deed::Create(create) } }) = line else {
+                panic!("{given} does not take the name")
+            };
+            assert_eq!((&*create.name, create.sharing.levels_first), ("lobby", Some(expected)));
+        }
+    }
 
     #[test]
     fn what_is_asked_becomes_a_query() {

@@ -1,7 +1,7 @@
 //! What relays say, and what time brings.
 
 use super::{Controller, MOVES, PAUSE, PAUSES, REVIEW};
-use crate::agent::Settled;
+use crate::agent::{Agent, Settled};
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
 use crate::op::{Effect, Event, Op, member_key};
@@ -257,7 +257,10 @@ impl Controller {
             self.state.leave_draining(&mut op, &mut self.last_drained, MOST_CHANGES);
             self.state.leave_all_removed(&mut op, &mut self.last_moved_off, MOST_CHANGES);
         }
-        self.state.finish_removals(&mut op);
+        let lease = self.state.settings.lease;
+        let is_away = |agent: &Agent| agent.heard + lease <= now;
+        let is_long_gone = |relay| self.agents.get(&relay).is_none_or(is_away);
+        self.state.finish_removals(&mut op, is_long_gone);
         self.review_proposals(&mut op, now);
         if !op.is_empty() {
             self.ops.push_back(op);

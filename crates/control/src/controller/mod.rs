@@ -286,6 +286,23 @@ impl Controller {
         self.decide(|state, op| state.kick(op, world, address, now + bar))
     }
 
+    /// The same for all who are called so, whatever places they have. Those who are leaving or have just left do not come
+    /// back meanwhile either. Returns how many they are.
+    pub fn kick_subject(
+        &mut self,
+        now: Time,
+        world: WorldId,
+        subject: &str,
+        bar: Duration,
+    ) -> usize {
+        let mut op = Op::default();
+        let kicked = self.state.kick_subject(&mut op, world, subject, now + bar);
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+        kicked
+    }
+
     /// Creates a world.
     ///
     /// # Errors
@@ -363,11 +380,13 @@ impl Controller {
                 }
                 of.set_relay(op, relay, state)
             }
+            _ if !drains && of.relay(relay)?.removing => of.keep_lost_relay(op, relay),
             _ => Err(Refusal::NoSuchRelay(of.relay_name(relay))),
         })
     }
 
-    /// Lets a relay that drains take members again. It is not removed then.
+    /// Lets a relay that drains take members again. It is not removed then, also if it was lost meanwhile: it takes
+    /// members once it comes back.
     ///
     /// # Errors
     /// There is no such relay.

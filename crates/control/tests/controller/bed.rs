@@ -65,6 +65,16 @@ pub(crate) fn new_world(name: Name) -> NewWorld {
     }
 }
 
+pub(crate) fn new_relay(number: u16, uplink: u32) -> NewRelay {
+    NewRelay {
+        name: Name::new(&format!("r{number}")).unwrap(),
+        key: [number as u8; 32],
+        native: ([127, 0, 0, 1], 7000 + number).into(),
+        uplink: limits(uplink, uplink),
+        places: 2,
+    }
+}
+
 impl Bed {
     /// Relays r0, r1, … with this uplink, joined by these links of 1 Mbit/s and so many microseconds.
     pub(crate) fn new(relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
@@ -82,13 +92,7 @@ impl Bed {
         let mut controller =
             Controller::start(settings, Retry::default(), now, &mut storage).unwrap();
         let mut register = |number: u16| {
-            let new = NewRelay {
-                name: Name::new(&format!("r{number}")).unwrap(),
-                key: [number as u8; 32],
-                native: ([127, 0, 0, 1], 7000 + number).into(),
-                uplink: limits(uplink, uplink),
-                places: 2,
-            };
+            let new = new_relay(number, uplink);
             (controller.register(now, new).unwrap(), RelaySide::new(1))
         };
         let relays: Vec<_> = (0..relays).map(&mut register).collect();

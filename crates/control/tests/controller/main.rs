@@ -11,8 +11,8 @@ use bed::{Bed, SQUARE, limits, new_world, rate, world};
 use canopy_control::storage::{Storage, StorageError};
 use canopy_control::{
     Admission, Controller, Core, Downlink, Enter, Entry, Event, ItemKey, LinkId, LinkReport,
-    MOST_TICKS, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId, RelaySide, RelayState,
-    Retry, Settings, TreeAsk, WorldChanges,
+    MOST_TICKS, MemberState, Mode, Name, NewRelay, NewWorld, NotLetIn, Refusal, RelayId, RelaySide,
+    RelayState, Retry, Settings, TreeAsk, WorldChanges,
 };
 use core::time::Duration;
 
@@ -280,6 +280,48 @@ fn who_is_kicked_may_not_come_back_for_so_long_whatever_starts_anew() {
     bed.now = bed.now + Duration::from_secs(121);
     bed.exchange();
     bed.enter(7, &[0], limits(1, 1)).expect("it is over");
+}
+
+/// One is in, one moves, one is leaving, and one has lost its relay.
+#[test]
+fn all_who_are_called_so_are_kicked_and_none_comes_back_meanwhile() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    let ask = |bed: &Bed, owner: u8, at: usize, subject: &str| {
+        let measured = vec![(bed.relays[at].0, 1000)];
+        let entry = Entry { visit: 1, ..Entry::default() };
+        let subject = subject.to_owned();
+        Enter { entry, subject, ..Enter::new(world(), [owner; 16], measured) }
+    };
+    let entered = [(0, 0, "p"), (1, 1, "p"), (2, 0, "p"), (3, 3, "p"), (4, 1, "q")].map(
+        |(owner, at, name)| {
+            let ask = ask(&bed, owner, at, name);
+            bed.controller.enter(bed.now, &ask).unwrap()
+        },
+    );
+    let world = entered[0].world;
+    bed.exchange();
+    bed.controller.drain(RelayId(2), true).unwrap();
+    let moved = ask(&bed, 1, 2, "p");
+    let moved = bed.controller.relocate(bed.now, &moved).unwrap();
+    assert_ne!(moved.address, entered[1].address);
+    bed.connected = 3;
+    (0..6).for_each(|_| _ = bed.exchange());
+    bed.stalls = true;
+    bed.controller.leave(world, entered[2].address).unwrap();
+    let bar = Duration::from_secs(600);
+    assert_eq!(bed.controller.kick_subject(bed.now, world, "nobody", bar), 0);
+    assert_eq!(bed.controller.kick_subject(bed.now, world, "p", bar), 4);
+    bed.stalls = false;
+    bed.exchange();
+    bed.start_again();
+    for owner in 0..4 {
+        let again = ask(&bed, owner, 2, "p");
+        let refusal = bed.controller.enter(bed.now, &again);
+        assert!(matches!(refusal, Err(Refusal::Barred { .. })), "{owner}: {refusal:?}");
+    }
+    let left = bed.controller.members().filter(|member| member.state == MemberState::Held);
+    assert_eq!(left.map(|member| member.subject.as_str()).collect::<Vec<_>>(), ["q"]);
+    assert_eq!(bed.controller.audit(), Ok(()));
 }
 
 #[test]

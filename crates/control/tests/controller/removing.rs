@@ -1,10 +1,10 @@
 //! Links and relays that an operator removes while comtrees run over them.
 
-use crate::bed::{Bed, SQUARE, limits, new_world, world};
+use crate::bed::{Bed, SQUARE, limits, new_relay, new_world, world};
 use canopy_control::signal::Role;
 use canopy_control::{
     Enter, Event, Item, ItemKey, LinkId, Name, NewRelay, NewWorld, Refusal, Relay, RelayId,
-    RelayState, TreeAsk,
+    RelaySide, RelayState, Settings, TreeAsk,
 };
 
 /// A square with a member at each relay, whose tree has the links 1, 2 and 3.
@@ -240,6 +240,35 @@ fn a_controller_that_starts_moves_nothing_before_it_has_heard_how_links_stand() 
     assert!(bed.controller.move_world(&world(), ask).is_ok());
 }
 
+/// No tree runs over a link that a relay is on as a detour, so it would go at once.
+#[test]
+fn a_link_over_which_there_may_be_a_detour_stays_until_its_relay_has_said_so() {
+    let mut bed = square();
+    bed.start_again();
+    let refusal = bed.controller.remove_link(LinkId(4)).unwrap_err().to_string();
+    assert!(refusal.contains("has yet to say how its links stand; wait a moment"), "{refusal}");
+    assert!(refusal.contains("the world w") && bed.controller.link(LinkId(4)).is_some());
+    bed.exchange();
+    assert_eq!(bed.controller.remove_link(LinkId(4)), Ok(()));
+    assert!(bed.controller.link(LinkId(4)).is_none());
+}
+
+#[test]
+fn who_waits_for_a_relay_out_of_reach_is_told_so() {
+    let mut bed = square();
+    bed.start_again();
+    bed.connected = 3;
+    bed.set_link(3, [2, 3], true);
+    bed.set_link(4, [3, 0], true);
+    (0..20).for_each(|_| _ = bed.exchange());
+    assert_eq!(bed.relay(4).unwrap().state, RelayState::Up, "its neighbours hear it");
+    let refusal = bed.controller.move_world(&world(), TreeAsk::default()).unwrap_err().to_string();
+    assert!(refusal.contains("the controller does not reach r3"), "{refusal}");
+    let refusal = bed.controller.remove_link(LinkId(2)).unwrap_err().to_string();
+    let says = |what: &&str| refusal.contains(*what);
+    assert!(["does not reach r3", "whoever is at that relay"].iter().all(says), "{refusal}");
+}
+
 #[test]
 fn a_link_that_fails_while_it_is_being_removed_goes_and_one_that_is_forced_goes_at_once() {
     for fails in [true, false] {
@@ -338,7 +367,36 @@ fn a_relay_goes_once_its_members_have_and_stays_if_its_removal_is_taken_back() {
         }
         bed.connected = 1;
         (0..10).for_each(|_| _ = bed.exchange());
-        assert_eq!(bed.relay(2).map(|relay| relay.state), None, "its member was given up with it");
+        assert_eq!(bed.relay(2).unwrap().state, RelayState::Gone, "it may come back yet");
+        bed.now = bed.now + Settings::default().lease;
+        bed.exchange();
+        assert_eq!(bed.relay(2), None, "its member was given up with it");
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
+/// A relay whose process restarts is no new one, which would take members.
+#[test]
+fn a_relay_that_is_lost_while_it_is_removed_goes_once_it_is_back_and_was_told() {
+    for is_kept in [true, false] {
+        let mut bed = square();
+        bed.controller.remove_relay(RelayId(4)).unwrap();
+        bed.exchange();
+        bed.connected = 3;
+        (0..10).for_each(|_| _ = bed.exchange());
+        let relay = bed.relay(4).unwrap();
+        assert!(relay.removing && relay.state == RelayState::Gone, "{relay:?}");
+        bed.start_again();
+        if is_kept {
+            bed.controller.undrain(RelayId(4)).unwrap();
+        }
+        bed.relays[3].1 = RelaySide::new(2);
+        let again = new_relay(3, 10_000_000);
+        assert_eq!(bed.controller.register(bed.now, again), Ok(RelayId(4)), "it is the same");
+        bed.connected = 4;
+        bed.exchange();
+        let stands = bed.relay(4).map(|relay| (relay.state, relay.removing));
+        assert_eq!(stands, is_kept.then_some((RelayState::Up, false)));
         assert_eq!(bed.controller.audit(), Ok(()));
     }
 }

@@ -162,22 +162,26 @@ impl Machine {
         let Some(applying) = self.applying.take() else { return };
         let local = self.local(now);
         let result = match applying.key() {
-            key @ ItemKey::Member(..) => {
-                let (before, after) = (applying.before.as_ref(), applying.after.as_ref());
-                let change = self.members.change(key, before, after);
-                change.map_or(Ok(()), |change| match self.change(local, change) {
-                    Ok(()) | Err(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_)) => {
-                        Ok(())
-                    }
-                    Err(why) => Err(why.to_string()),
-                })
-            }
+            ItemKey::Member(..) => self.apply_member(local, &applying),
             key => self.apply_net(local, key, &applying, sabotage),
         };
         if result.is_ok() {
             self.watch.applied(local, &applying);
         }
         self.side.applied(applying, result);
+    }
+
+    fn apply_member(&mut self, local: Time, applying: &Applying) -> Result<(), String> {
+        let (before, after) = (applying.before.as_ref(), applying.after.as_ref());
+        for change in self.members.changes(applying.key(), before, after) {
+            match self.change(local, change.clone()) {
+                Ok(()) | Err(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_)) => {
+                    self.members.took(&change);
+                }
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+        Ok(())
     }
 
     fn apply_net(

@@ -8,9 +8,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
-    Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView,
-    Members, MembersAsk, MoveAsk, MovePlans, NewLink, NewMember, NewWorld, Overlay, OverlayAsk,
-    Problem, RelayView, Relays, RelaysToMeasure, RemovalAsk, WorldChange, WorldView, Worlds,
+    Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAllAsk, KickAsk, Kicked,
+    LinkView, Links, MemberView, Members, MembersAsk, MoveAsk, MovePlans, NewLink, NewMember,
+    NewWorld, Overlay, OverlayAsk, Problem, RelayView, Relays, RelaysToMeasure, RemovalAsk,
+    WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
@@ -30,7 +31,7 @@ pub(super) fn all() -> Routes {
         .routes(routes!(show_world, set_world, delete_world))
         .routes(routes!(show_areas, set_areas))
         .routes(routes!(move_world, plan_move))
-        .routes(routes!(list_members, admit_member))
+        .routes(routes!(list_members, admit_member, kick_members))
         .routes(routes!(show_member, kick_member))
         .routes(routes!(list_relays))
         .routes(routes!(near_relays))
@@ -195,6 +196,21 @@ async fn admit_member(
     Ask(new): Ask<NewMember>,
 ) -> Answered<Joined> {
     Ok(Json(api.joins.admit_for(world, new).await?))
+}
+
+/// Send all members away who are called so, and keep them out for a while
+#[utoipa::path(delete, path = "/v1/worlds/{world}/members", tag = "members",
+    params(("world" = String, Path, description = "The world's name"), KickAllAsk),
+    responses((status = 202, description = "Their relays are being told", body = Kicked)))]
+async fn kick_members(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Which(ask): Which<KickAllAsk>,
+) -> Result<(StatusCode, Json<Kicked>), Failure> {
+    let kick =
+        move |controller: &mut Controller, now| canopy_api::kick_all(controller, now, &world, &ask);
+    let kicked = api.handle.change(kick).await.map_err(stopped)??;
+    Ok((StatusCode::ACCEPTED, Json(kicked)))
 }
 
 /// A member of a world

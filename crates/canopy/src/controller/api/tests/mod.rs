@@ -117,6 +117,16 @@ async fn who_was_sent_away_is_kept_out_for_a_while() {
     assert_eq!(status, StatusCode::FORBIDDEN, "{barred}");
     assert_eq!(barred["error"]["where"], "world lobby");
     assert_eq!(daemon.send("POST", path, &new_member(2)).await.0, StatusCode::OK);
+    // So are all who are called so, and who has left by itself just now.
+    let (status, none) = daemon.send("DELETE", &format!("{path}?subject=nobody"), "").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(none["error"]["what"].as_str().unwrap().contains("\"nobody\""), "{none}");
+    assert_eq!(daemon.send("DELETE", path, "").await.0, StatusCode::BAD_REQUEST);
+    let subject: serde_json::Value = serde_json::from_str(&new_member(2)).unwrap();
+    let all = format!("{path}?subject={}&bar_s=600", subject["subject"].as_str().unwrap());
+    let (status, kicked) = daemon.send("DELETE", &all, "").await;
+    assert_eq!((status, &kicked["kicked"]), (StatusCode::ACCEPTED, &1.into()));
+    assert_eq!(daemon.send("POST", path, &new_member(2)).await.0, StatusCode::FORBIDDEN);
     let (status, _) =
         daemon.send("DELETE", &format!("{path}/28672.65?bar_s=99999999999"), "").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
