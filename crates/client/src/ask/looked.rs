@@ -2,7 +2,6 @@
 
 use super::{ANSWER_LIMIT, Ask, JoinError, Nearness, Place, Relays, measure};
 use crate::ClientKey;
-use crate::chance::Chance;
 use canopy_channel::{Channel, ChannelError, Hello};
 use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
@@ -12,9 +11,8 @@ use tokio::time::{sleep, timeout};
 /// A channel rests for so long at most while relays are measured. The controller takes so many of one ip only, and
 /// others behind the same address are to have room while relays leave hellos unanswered.
 const RESTS: Duration = Duration::from_millis(100);
-/// How long to wait before a channel that has ended is made again, and what is added by chance, milliseconds.
+/// How long to wait before a channel that has ended is made again, milliseconds; a quarter of a second at most is added by chance.
 const PAUSE_MS: u64 = 100;
-const JITTER_MS: u64 = 300;
 
 /// How near relays are, before a place is asked for.
 #[derive(Debug, Default)]
@@ -73,8 +71,9 @@ impl Ask {
     ) -> Result<(Channel, T), JoinError> {
         let answered = match self.try_to_ask(key, hello).await {
             Err(error) if has_ended(&error) => {
-                let more = Chance::of_system().below(JITTER_MS);
-                sleep(Duration::from_millis(PAUSE_MS + more)).await;
+                let mut more = [0];
+                let _ = getrandom::fill(&mut more);
+                sleep(Duration::from_millis(PAUSE_MS + u64::from(more[0]))).await;
                 self.try_to_ask(key, hello).await
             }
             answered => answered,

@@ -351,7 +351,7 @@ fn control_packets_pass_a_flood() {
 #[test]
 fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
     for mode in MODES {
-        let mut pair = Pair::new(mode);
+        let mut pair = Relays::pair(mode);
         let (key, capacity) = (pair.world.key_of(0), Down { bits: 40_000, updates: 0 });
         let change = Change::SetLinkCapacity { key, thread: 0, capacity };
         pair.world.threads[1].apply(pair.world.now, change).unwrap();
@@ -363,7 +363,7 @@ fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
         for group in 0..1000 {
             pair.world.participants[greedy].session.subscribe(Group::new(group), Level(0));
         }
-        let asked = |pair: &Pair| {
+        let asked = |pair: &Relays| {
             let branches: Vec<_> = pair.world.threads[1].branches().collect();
             let branch = branches.iter().find(|branch| branch.id.comtree == OTHER_COMTREE).unwrap();
             (branch.subscribes, branch.unacknowledged)
