@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 const REMEMBERED: Duration = Duration::from_secs(3600 + 60);
 /// The most addresses that are remembered; beyond that, the one that was dismissed first is forgotten.
 const MOST: usize = 65_536;
-/// So many that were admitted since wait for nothing to be cleared away.
+/// Entries of the order beyond the standing ones that are kept before it is compacted.
 const SPARE: usize = 1024;
 
 /// The addresses that [`Change::Dismiss`](crate::Change::Dismiss) has named, and
