@@ -2,11 +2,11 @@
 
 use crate::bed::{Bed, input_of, requests};
 use canopy_api::{
-    AreasAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk, Problem,
-    RemovalAsk, WorldChange, accounts, add_link, areas, create_world, delete_world, drain, enter,
-    ground, health, joined, keep_link, kick, links, member, members, move_world, overlay, parse,
-    plan_move, relay, relays, relays_to_measure, remove_link, remove_relay, set_areas, set_world,
-    world, worlds,
+    AreasAsk, KickAllAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk,
+    Problem, RemovalAsk, WorldChange, accounts, add_link, areas, create_world, delete_world, drain,
+    enter, ground, health, joined, keep_link, kick, kick_all, links, member, members, move_world,
+    overlay, parse, plan_move, relay, relays, relays_to_measure, remove_link, remove_relay,
+    set_areas, set_world, world, worlds,
 };
 use canopy_control::Controller;
 use canopy_wire::Time;
@@ -68,6 +68,9 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
         4 => json(&members(controller, of, &parse::<MembersAsk>(at.as_bytes())?)?),
         5 => join(controller, now, of, at.as_bytes()),
         6 => json(&member(controller, of, at)?),
+        7 if at.starts_with('{') => {
+            json(&kick_all(controller, now, of, &parse::<KickAllAsk>(at.as_bytes())?)?)
+        }
         7 => kick(controller, now, of, at, &KickAsk::default()).map(|()| serde_json::json!({})),
         8 => json(&relays(controller)),
         9 => json(&relay(controller, of)?),
@@ -80,7 +83,7 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
             if !remove_link(controller, of, &ask)? {
                 json(&keep_link(controller, of)?)?;
             }
-            json(&remove_relay(controller, at, &ask)?)
+            remove_relay(controller, at, &ask).map(|_| serde_json::json!({}))
         }
         14 => json(&accounts(controller)),
         15 => {
