@@ -214,7 +214,14 @@ impl Bed {
     /// Begins to move the world to another root, without loss.
     pub(super) fn begin_move(&self, root: usize) -> anyhow::Result<()> {
         let path = format!("/v1/worlds/{DEFAULT_WORLD}/move?root={}", name(root));
-        self.ask(Method::POST, &path, String::new())?;
+        let began = Instant::now();
+        // It may be on its way to another tree already, as links are exchanged when relays have measured each other.
+        while let Err(why) = self.ask(Method::POST, &path, String::new()) {
+            if began.elapsed() > UP_LIMIT {
+                return Err(why);
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
         Ok(())
     }
 
