@@ -56,11 +56,21 @@ impl Budget {
     /// # Errors
     /// A number is more than anybody can promise, or nothing.
     pub fn limits(&self, place: &str) -> Result<Limits, Problem> {
+        let remedy = format!("give 1 to {}", Rate::MOST);
+        self.limits_from(1, place, &remedy)
+    }
+
+    /// The same, with numbers from `least` on.
+    pub(crate) fn limits_from(
+        &self,
+        least: u64,
+        place: &str,
+        remedy: &str,
+    ) -> Result<Limits, Problem> {
         let number = |field: &str, number: u64| {
-            if number == 0 || number as f64 > Rate::MOST {
+            if number < least || number as f64 > Rate::MOST {
                 let what = format!("{number} is not allowed");
-                let remedy = format!("give 1 to {}", Rate::MOST);
-                return Err(Problem::value(&format!("{place}.{field}"), what, &remedy));
+                return Err(Problem::value(&format!("{place}.{field}"), what, remedy));
             }
             Ok(number as f64)
         };

@@ -1,5 +1,6 @@
 //! What members of a world get who cannot be sent everything.
 
+use crate::body::Budget;
 use crate::problem::Problem;
 use canopy_control::Sharing;
 use canopy_plan::{Limits, Rate};
@@ -55,34 +56,19 @@ fn floor(asked: u32) -> Result<u16, Problem> {
 
 impl ComtreeBudget {
     fn limits(self) -> Result<Limits, Problem> {
-        let number = |field: &str, number: u64| {
-            if number as f64 > Rate::MOST {
-                let remedy =
-                    format!("give 0 to {}; 0 leaves it to the relays' settings", Rate::MOST);
-                let what = format!("{number} is not allowed");
-                return Err(Problem::value(&format!("comtree_budget.{field}"), what, &remedy));
-            }
-            Ok(number as f64)
-        };
-        let send = Rate {
-            bits: number("up_bits", self.up_bits)?,
-            packets: number("up_packets", self.up_packets)?,
-        };
-        let receive = Rate {
-            bits: number("down_bits", self.down_bits)?,
-            packets: number("down_packets", self.down_packets)?,
-        };
-        Ok(Limits { send, receive })
+        let ComtreeBudget { up_bits, up_packets, down_bits, down_packets } = self;
+        let remedy = format!("give 0 to {}; 0 leaves it to the relays' settings", Rate::MOST);
+        Budget { up_bits, up_packets, down_bits, down_packets }.limits_from(
+            0,
+            "comtree_budget",
+            &remedy,
+        )
     }
 }
 
 impl From<Limits> for ComtreeBudget {
-    fn from(Limits { send, receive }: Limits) -> ComtreeBudget {
-        ComtreeBudget {
-            up_bits: send.bits as u64,
-            up_packets: send.packets as u64,
-            down_bits: receive.bits as u64,
-            down_packets: receive.packets as u64,
-        }
+    fn from(limits: Limits) -> ComtreeBudget {
+        let Budget { up_bits, up_packets, down_bits, down_packets } = limits.into();
+        ComtreeBudget { up_bits, up_packets, down_bits, down_packets }
     }
 }

@@ -203,6 +203,30 @@ pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<Topolo
     Ok(TopologyReport::new(config, scene, counts, world.trace.hash(), problems))
 }
 
+/// Whether the controller looks for better trees, and whether there is an operator; and when updates leave in each
+/// world. Under load nothing moves.
+fn draw_switches(
+    config: &TopologyConfig,
+    worlds: &mut [Realm],
+    draws: &mut ChaCha8Rng,
+) -> [bool; 2] {
+    let asked = |asked: Option<bool>| config.load.map_or(asked, |_| Some(false));
+    let switches = [config.improve, config.operator]
+        .map(|is_on| asked(is_on).unwrap_or(draws.random_bool(0.5)));
+    worlds.iter_mut().for_each(|world| world.draw_mode(asked(config.periodic), draws));
+    switches
+}
+
+/// How the controller does its work.
+fn settings(config: &TopologyConfig, improves: bool, draws: &mut ChaCha8Rng) -> Settings {
+    let improve = match improves {
+        true => Duration::from_secs(draws.random_range(IMPROVED_EVERY)),
+        false => Duration::ZERO,
+    };
+    let share = config.load.map_or(Settings::default().share, |load| load.share);
+    Settings { degree: config.degree, improve, share, ..Settings::default() }
+}
+
 impl<'a> World<'a> {
     fn new(
         network: &Network,
@@ -224,11 +248,7 @@ impl<'a> World<'a> {
         let machines: Vec<Machine> = (0..relays).map(machine).collect();
         let (components, mut worlds) = realms(&graph)?;
         let mut draws = stream(config.seed, Stream::Operator);
-        // Under load nothing fails and nothing moves.
-        let asked = |asked: Option<bool>| config.load.map_or(asked, |_| Some(false));
-        let [improves, operates] = [config.improve, config.operator]
-            .map(|is_on| asked(is_on).unwrap_or(draws.random_bool(0.5)));
-        worlds.iter_mut().for_each(|world| world.draw_mode(asked(config.periodic), &mut draws));
+        let [improves, operates] = draw_switches(config, &mut worlds, &mut draws);
         let wanted = config.participants.map_or_else(
             || rng.random_range(6..=24.min(6 + relays)),
             |participants| participants as usize,
@@ -243,12 +263,7 @@ impl<'a> World<'a> {
         }
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
         let span = graph.span() + worlds.iter().map(Realm::waits).max().unwrap_or_default();
-        let improve = match improves {
-            true => Duration::from_secs(draws.random_range(IMPROVED_EVERY)),
-            false => Duration::ZERO,
-        };
-        let share = config.load.map_or(Settings::default().share, |load| load.share);
-        let settings = Settings { degree: config.degree, improve, share, ..Settings::default() };
+        let settings = settings(config, improves, &mut draws);
         Ok(World {
             config: config.clone(),
             now: Time::from_millis(1),
