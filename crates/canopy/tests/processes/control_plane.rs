@@ -107,6 +107,29 @@ impl Cluster {
         assert!(why.contains("not empty after 1 s: it has 1 members"), "{why}");
     }
 
+    fn links(&self) -> Vec<Value> {
+        let told = self.ask("GET", "/v1/links", &Value::Null);
+        told["links"].as_array().unwrap().clone()
+    }
+
+    /// Takes the link away that is between the others of three relays.
+    fn leave_only_the_way_over(&self, relay: &str) {
+        let name = format!("\"{relay}\"");
+        let links = self.links();
+        let link = links.iter().find(|link| !link["ends"].to_string().contains(&name)).unwrap();
+        self.ask("DELETE", &format!("/v1/links/{}", link["id"]), &Value::Null);
+    }
+
+    /// The ends of a link hear each other once they have measured it.
+    fn until_given_links_are_heard(&self) {
+        let began = Instant::now();
+        let is_heard = |link: &Value| link["proposed"] != false || link["delay_us"] != 1000;
+        while !self.links().iter().all(is_heard) {
+            assert!(began.elapsed() < PATIENCE, "nobody hears anybody over a link");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Waits until the relays are in these states, in the order of their names.
     pub(crate) fn until_relays_are(&self, wanted: &[&str]) {
         let began = Instant::now();
@@ -394,12 +417,7 @@ fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     let cluster = Cluster::start();
     let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
     cluster.until_relays_are(&["up", "up", "up"]);
-    // Without a link between the others the way leads over the second.
-    let links = cluster.ask("GET", "/v1/links", &Value::Null);
-    let links = links["links"].as_array().unwrap();
-    let others = |link: &&Value| !link["ends"].to_string().contains("\"r2\"");
-    let link = links.iter().find(others).unwrap();
-    cluster.ask("DELETE", &format!("/v1/links/{}", link["id"]), &Value::Null);
+    cluster.leave_only_the_way_over("r2");
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
     let [one, three] = [("a", "r1"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
     // The root is the relay that is to go.
@@ -437,17 +455,7 @@ fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     assert!(needed.unwrap_err().contains("carries the world w"));
     cluster.operate(&["link", "add", "r1", "r3", "--bits", "100000000"]).unwrap();
     assert!(cluster.operate(&["link", "list"]).unwrap().contains("given"));
-    // Its ends hear each other once they have measured it.
-    let is_measured = || {
-        let links = cluster.ask("GET", "/v1/links", &Value::Null);
-        let mut given =
-            links["links"].as_array().unwrap().iter().filter(|link| link["proposed"] == false);
-        given.all(|link| link["delay_us"] != 1000)
-    };
-    while !is_measured() {
-        assert!(began.elapsed() < PATIENCE, "nobody hears anybody over it");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    cluster.until_given_links_are_heard();
     let removing = cluster.operate(&["relay", "remove", "r2"]).unwrap();
     assert!(removing.contains("1 comtrees lead over it; --wait"), "{removing}");
     while goes_over() {
