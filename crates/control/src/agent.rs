@@ -143,19 +143,30 @@ impl Agent {
         self.listing = Some(BTreeSet::new());
     }
 
-    /// Takes an answer; what is settled by it goes to `out`.
-    pub(crate) fn handle_answer(&mut self, now: Time, message: Message, out: &mut Vec<Settled>) {
-        let Message::Answer { controller, relay, number, answer } = message else { return };
-        let Some(caller) = &mut self.caller else { return };
+    /// Takes an answer; what is settled by it goes to `out`. Returns whether the relay has said by it that it has
+    /// nothing at all, as one does that has just started.
+    pub(crate) fn handle_answer(
+        &mut self,
+        now: Time,
+        message: Message,
+        out: &mut Vec<Settled>,
+    ) -> bool {
+        let Message::Answer { controller, relay, number, answer } = message else { return false };
+        let Some(caller) = &mut self.caller else { return false };
         let Some((call, answer)) = caller.handle_answer(controller, relay, number, answer) else {
-            return;
+            return false;
         };
         self.heard = now;
         match (call, answer) {
-            (Call::List(_), Answer::Items(items, more)) => self.take_list(now, items, more, out),
+            (Call::List(_), Answer::Items(items, more)) => {
+                let is_first = self.listing.as_ref().is_some_and(BTreeSet::is_empty);
+                let has_nothing = is_first && items.is_empty();
+                self.take_list(now, items, more, out);
+                return has_nothing;
+            }
             (Call::List(after), _) => _ = caller.call(now, Call::List(after)),
             (call, answer) => {
-                let Some((key, version)) = self.flying.remove(&number) else { return };
+                let Some((key, version)) = self.flying.remove(&number) else { return false };
                 let result = match answer {
                     Answer::Done => Ok(()),
                     Answer::Refused(why) => Err(why),
@@ -171,6 +182,7 @@ impl Agent {
                 out.push(Settled { key, version, is_there, result });
             }
         }
+        false
     }
 
     /// Compares what the relay has with what it is to have.

@@ -206,7 +206,9 @@ impl RelaySide {
                 Call::Remove(key) => (key, None),
             };
             let before = self.items.get(&key).cloned();
-            if before == after {
+            // Who is gone may have a token that holds, also if this life of the relay has not seen him.
+            let is_dismissed = matches!((key, &after), (ItemKey::Member(..), None));
+            if before == after && !is_dismissed {
                 self.answer(ticket, Answer::Done);
                 continue;
             }

@@ -36,7 +36,9 @@ impl Controller {
             }
             Message::Answer { .. } => {
                 let mut settled = Vec::new();
-                agent.handle_answer(now, message, &mut settled);
+                if agent.handle_answer(now, message, &mut settled) {
+                    self.dismiss_again(relay);
+                }
                 settled.into_iter().for_each(|settled| self.settle(now, relay, settled));
             }
             Message::Measured(measured) => self.take_measured(now, relay, measured),

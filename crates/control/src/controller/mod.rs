@@ -1,10 +1,12 @@
 //! The controller: what it is asked (here), what relays say (`heard`) or say no more
 //! (`silent`), who was not let in (`not_let_in`), what relays measure and which links are proposed for that
-//! (`measuring`), what is committed and told to relays then (`commits`), what it knows (`known`), and the
+//! (`measuring`), what is committed and told to relays then (`commits`), whom a relay that has started again is
+//! to keep out (`dismissed`), what it knows (`known`), and the
 //! areas of worlds (`areas`).
 
 mod areas;
 mod commits;
+mod dismissed;
 mod heard;
 mod known;
 mod measuring;

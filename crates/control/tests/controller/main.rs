@@ -2,6 +2,7 @@
 
 mod bed;
 mod better_trees;
+mod dismissed;
 mod removing;
 mod renewals;
 mod resuming;
