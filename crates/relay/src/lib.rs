@@ -59,6 +59,7 @@ pub use changes::{BranchConfig, BranchId, BranchRole, Change, LinkConfig, Refusa
 pub use comtree_config::{ComtreeConfig, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES};
 pub use comtrees::{ComtreeCounters, ComtreeStatus};
 pub use counters::Counters;
+pub use dismissals::DISMISSED_FOR;
 pub use flush_queues::MAX_MODES;
 pub use gate::{Gate, GateLimits};
 pub use meters::{Budget, Budgets, MAX_TALKERS, PathShare, Talker};

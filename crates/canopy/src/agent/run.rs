@@ -192,7 +192,7 @@ impl Agent {
     /// Applies a change to the data plane.
     async fn apply(&mut self, applying: &Applying) -> Result<(), String> {
         let key = applying.key();
-        let data_plane = self.data_plane.clone();
+        let (now, data_plane) = (self.now(), self.data_plane.clone());
         let (before, after) = (applying.before.clone(), applying.after.clone());
         let items = match key {
             ItemKey::Member(..) => Items::new(),
@@ -200,7 +200,7 @@ impl Agent {
         };
         let result = tokio::task::spawn_blocking(move || {
             if let ItemKey::Member(..) = key {
-                return data_plane.apply_member(key, before.as_ref(), after.as_ref());
+                return data_plane.apply_member(now, key, before.as_ref(), after.as_ref());
             }
             data_plane.apply(&items)
         });

@@ -7,7 +7,7 @@ use canopy_node::{ChangeError, Health, RelayWatch};
 use canopy_overlay::{Members, Net, Seen, changes, wanted};
 use canopy_relay::{ComtreeConfig, LinkStatus, Refusal};
 use canopy_session::PublicKey;
-use canopy_wire::{Downlink, Suite};
+use canopy_wire::{Downlink, Suite, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -101,12 +101,13 @@ impl Controlled {
     /// A data thread does not answer.
     pub(crate) fn apply_member(
         &self,
+        now: Time,
         key: ItemKey,
         before: Option<&Item>,
         after: Option<&Item>,
     ) -> Result<(), String> {
         let members = || self.members.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = members().changes(key, before, after);
+        let changes = members().changes(now, key, before, after);
         for change in changes {
             match self.watch.apply(change.clone()) {
                 // Nobody has come with the address, or the comtree is gone with all that was on it.

@@ -49,7 +49,7 @@ impl Relay {
             }
             rights.restrict(&conduct.restrictions);
         }
-        let gone = rights.address().filter(|at| self.dismissals.has(join.comtree, *at));
+        let gone = rights.address().filter(|at| self.dismissals.has(now, join.comtree, *at));
         gone.map_or(Ok(Some(Box::new(rights))), |at| Err(TokenRefusal::Dismissed(at)))
     }
 

@@ -173,7 +173,7 @@ impl Machine {
 
     fn apply_member(&mut self, local: Time, applying: &Applying) -> Result<(), String> {
         let (before, after) = (applying.before.as_ref(), applying.after.as_ref());
-        for change in self.members.changes(applying.key(), before, after) {
+        for change in self.members.changes(local, applying.key(), before, after) {
             match self.change(local, change.clone()) {
                 Ok(()) | Err(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_)) => {
                     self.members.took(&change);
