@@ -21,6 +21,8 @@ const RENEWALS: u32 = 3;
 /// How soon a walker whose relay is lost asks again; by its number some milliseconds more.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const SPREAD: u32 = 50;
+/// The pause doubles each time that asking does not help, up to some five seconds, as in the SDK.
+const MOST_DOUBLINGS: u32 = 5;
 
 /// What became of a walker's question.
 pub(crate) struct Answered {
@@ -50,6 +52,45 @@ pub(crate) struct Seat {
     pub(crate) appears: Option<(f64, f64)>,
     /// When it asks again, unless it asks now.
     ask_at: Option<Time>,
+    /// Whether it lacked its relay when it was last looked at.
+    lacks_a_relay: bool,
+    /// How often it was answered since it lacks its relay, or was refused.
+    in_vain: u32,
+}
+
+impl Seat {
+    fn new(key: ClientKey, credential: Option<String>, identity: Identity, at: (f64, f64)) -> Seat {
+        let (appears, ask_at, lacks_a_relay, in_vain) = (Some(at), None, false, 0);
+        Seat { key, credential, identity, appears, ask_at, lacks_a_relay, in_vain }
+    }
+
+    /// Whether it is time to ask: at once when its relay is lost.
+    fn is_due(&mut self, now: Time, lacks_a_relay: bool) -> bool {
+        let is_lost = lacks_a_relay && !self.lacks_a_relay;
+        self.lacks_a_relay = lacks_a_relay;
+        if is_lost {
+            self.in_vain = 0;
+        }
+        let soon = now + ASK_AGAIN + Duration::from_millis(SPREAD.into());
+        self.ask_at.is_some_and(|at| now >= at || is_lost && at > soon)
+    }
+
+    /// An answer has come: a place for that long, if it helps.
+    fn take_answer(&mut self, now: Time, walker: u32, lease: Option<Duration>) {
+        let spread = Duration::from_millis((walker * 37 % SPREAD).into());
+        let pause = match lease {
+            Some(lease) => {
+                self.in_vain = 0;
+                (lease / RENEWALS).max(ASK_AGAIN) + spread
+            }
+            None => {
+                let pause = (ASK_AGAIN + spread) * (1 << self.in_vain);
+                self.in_vain = (self.in_vain + 1).min(MOST_DOUBLINGS);
+                pause
+            }
+        };
+        self.ask_at = Some(now + pause);
+    }
 }
 
 /// The thread that asks, and what each walker has there.
@@ -81,7 +122,7 @@ impl Joining {
         // A credential counts comtrees within the world: walkers are on its first.
         let issue = |issuer: &Issuer| issuer.issue(walker, &identity, Comtree(1));
         let credential = self.issuer.as_ref().map(issue).transpose()?;
-        let seat = Seat { key, credential, identity, appears: Some(at), ask_at: None };
+        let seat = Seat::new(key, credential, identity, at);
         self.ask(walker, &seat, What::Place);
         self.seats[walker as usize] = Some(seat);
         Ok(())
@@ -107,10 +148,7 @@ impl Joining {
     /// Asks for the walker if it is time to, which is soon if it lacks a relay.
     pub(crate) fn keep(&mut self, walker: u32, now: Time, lacks_a_relay: bool) {
         let Some(seat) = &mut self.seats[walker as usize] else { return };
-        let soon = now + ASK_AGAIN;
-        let Some(at) = seat.ask_at else { return };
-        let late = lacks_a_relay && at > soon + Duration::from_millis(SPREAD.into());
-        if now >= at || late {
+        if seat.is_due(now, lacks_a_relay) {
             seat.ask_at = None;
             if let Some(seat) = &self.seats[walker as usize] {
                 self.ask(walker, seat, What::Place);
@@ -123,12 +161,8 @@ impl Joining {
         let answered = self.answers.try_recv().ok()?;
         let walker = answered.walker;
         if let Some(seat) = &mut self.seats[walker as usize] {
-            let spread = Duration::from_millis((walker * 37 % SPREAD).into());
-            let again = match &answered.place {
-                Ok(place) if !lacks(walker) => place.lease / RENEWALS,
-                _ => ASK_AGAIN,
-            };
-            seat.ask_at = Some(now + spread + again.max(ASK_AGAIN));
+            let place = answered.place.as_ref().ok().filter(|_| !lacks(walker));
+            seat.take_answer(now, walker, place.map(|place| place.lease));
         }
         Some(answered)
     }
@@ -191,4 +225,42 @@ pub fn relays_of(ask: &Ask) -> Result<Vec<crate::RelayTarget>, CrowdError> {
         key: Some(RelayKey::to_bytes(relay.key)),
     };
     Ok(relays?.into_iter().map(target).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    /// Looks at a walker every 20 ms from a time on, which is answered at once. Returns when it has asked.
+    fn asks(seat: &mut Seat, from: u64, to: u64, lacks_a_relay: bool) -> Vec<u64> {
+        let mut asked = Vec::new();
+        for millis in (from..to).step_by(20) {
+            let now = Time::from_millis(millis);
+            if seat.is_due(now, lacks_a_relay) {
+                asked.push(millis);
+                seat.take_answer(now, 1, (!lacks_a_relay).then_some(LEASE));
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn a_walker_that_is_told_to_stay_asks_ever_more_seldom_and_at_once_when_it_loses_its_relay_again()
+     {
+        let key = ClientKey::from_seed([1; 32]);
+        let mut seat = Seat::new(key, None, Identity::new([1; 32]), (0.0, 0.0));
+        seat.take_answer(Time::ZERO, 1, Some(LEASE));
+        let asked = asks(&mut seat, 1000, 31_000, true);
+        let pauses: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(asked.first(), Some(&1000));
+        assert!(pauses[0] <= 160, "{pauses:?}");
+        let doubles = |pair: &[u64]| pair[1].abs_diff(2 * pair[0]) <= 40;
+        assert!(pauses[..6].windows(2).all(doubles), "{pauses:?}");
+        assert!(pauses[5..].iter().all(|pause| (4_300..4_500).contains(pause)), "{pauses:?}");
+        // Its relay is there again.
+        assert_eq!(asks(&mut seat, 31_000, 51_000, false).len(), 1);
+        assert_eq!(asks(&mut seat, 51_000, 51_300, true).len(), 2);
+    }
 }
