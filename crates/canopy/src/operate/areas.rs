@@ -91,6 +91,13 @@ struct ShowCommand {
 }
 
 impl AreasCommand {
+    pub(super) fn api(&self) -> &ApiArgs {
+        match &self.deed {
+            Deed::Set(command) => &command.api,
+            Deed::Show(command) => &command.api,
+        }
+    }
+
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self.deed {
             Deed::Set(command) => command.run().await,

@@ -1,15 +1,17 @@
 //! The controller's API, for commands.
 
 use crate::controller_folder::{ADDRESS_FILE, ApiSecret, DEFAULT_ADDRESS};
+use crate::output::{nobody_reads, print_note};
 use crate::page::client;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode, Uri};
-use canopy_api::Problem;
+use canopy_api::{Problem, Wrong};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long the controller may take to answer.
@@ -27,7 +29,7 @@ pub(super) struct ApiArgs {
     /// where it is set
     #[arg(long, value_name = "FOLDER", env = "CANOPY_CONTROLLER_DIR", hide_env_values = true)]
     controller_dir: Option<PathBuf>,
-    /// Print what the API answers, as JSON
+    /// Print what the API answers, as JSON, and on stderr what goes wrong: {"error": …}
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -118,7 +120,7 @@ impl ApiClient {
             return Ok((status, text));
         }
         match serde_json::from_str::<Problem>(&text) {
-            Ok(problem) => Err(anyhow!("{problem}")),
+            Ok(problem) => Err(problem.into()),
             Err(_) => bail!("{address} answers {status}; {}", silent()),
         }
     }
@@ -151,10 +153,28 @@ pub(super) fn segment(name: &str) -> String {
     text
 }
 
-/// Runs a command that asks the API.
-pub(super) fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+/// Runs a command that asks the API. With `json`, whatever reads it can read what goes wrong, too.
+pub(super) fn run(
+    json: bool,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(command)
+    match runtime.block_on(command) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if json && !nobody_reads(&error) => {
+            print_note(serde_json::to_string(&problem(&error))?);
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the API says is wrong, or the command.
+fn problem(error: &anyhow::Error) -> Problem {
+    error.downcast_ref::<Problem>().cloned().unwrap_or_else(|| {
+        let wrong = Wrong { what: format!("{error:#}"), ..Wrong::default() };
+        Problem { error: Box::new(wrong), status: 0 }
+    })
 }
 
 #[cfg(test)]

@@ -75,16 +75,19 @@ struct RemoveCommand {
 impl LinkCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.deed {
-            Deed::List(command) => run(command.run())?,
-            Deed::Add(command) => run(command.run())?,
-            Deed::Remove(command) => run(command.run())?,
+            Deed::List(command) => command.list(),
+            Deed::Add(command) => run(command.api.json, command.run()),
+            Deed::Remove(command) => run(command.api.json, command.run()),
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 
 impl ListCommand {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(super) fn list(self) -> anyhow::Result<ExitCode> {
+        run(self.api.json, self.run())
+    }
+
+    async fn run(self) -> anyhow::Result<()> {
         let client = self.api.client()?;
         let text = client.ask(Method::GET, "/v1/links", String::new()).await?;
         if self.api.json {

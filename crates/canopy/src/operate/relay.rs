@@ -71,12 +71,11 @@ pub(crate) struct RemoveCommand {
 impl RelayDeed {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            RelayDeed::List(command) => run(command.run())?,
-            RelayDeed::Links(command) => run(command.run())?,
-            RelayDeed::Drain(command) => run(command.run())?,
-            RelayDeed::Remove(command) => run(command.run())?,
+            RelayDeed::List(command) => run(command.api.json, command.run()),
+            RelayDeed::Links(command) => command.list(),
+            RelayDeed::Drain(command) => run(command.api.json, command.run()),
+            RelayDeed::Remove(command) => run(command.api.json, command.run()),
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -251,7 +251,7 @@ struct DeleteCommand {
 
 impl WorldCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        run(async {
+        run(self.deed.api().json, async {
             match self.deed {
                 Deed::Create(command) => command.run().await,
                 Deed::List(command) => command.run().await,
@@ -265,8 +265,22 @@ impl WorldCommand {
                     delete(&command.api, &path, "it is gone when its members are").await
                 }
             }
-        })?;
-        Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+impl Deed {
+    fn api(&self) -> &ApiArgs {
+        match self {
+            Deed::Create(command) => &command.api,
+            Deed::List(command) => &command.api,
+            Deed::Show(command) => &command.api,
+            Deed::Set(command) => &command.api,
+            Deed::Areas(command) => command.api(),
+            Deed::Move(command) => &command.api,
+            Deed::Kick(command) => &command.api,
+            Deed::Delete(command) => &command.api,
+        }
     }
 }
 

@@ -104,7 +104,9 @@ impl Cluster {
     /// Drains a relay that has a member who does not move.
     fn drains_in_vain(&self, full: &str) {
         let why = self.operate(&["relay", "drain", full, "--wait", "1", "--json"]).unwrap_err();
-        assert!(why.contains("not empty after 1 s: it has 1 members"), "{why}");
+        let why: Value = serde_json::from_str(&why).expect("what goes wrong is JSON as well");
+        let what = why["error"]["what"].as_str().unwrap();
+        assert!(what.contains("not empty after 1 s: it has 1 members"), "{why}");
     }
 
     fn links(&self) -> Vec<Value> {
