@@ -38,7 +38,7 @@ pub use overview::{
     AccountView, Accounts, Amount, Health, IgnoredWords, RefusalCounts, accounts, health,
 };
 pub use problem::{Problem, Wrong};
-pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
+pub use relays::{RelayView, Relays, RemovedView, allow_relay, drain, relay, relays, remove_relay};
 pub use removal::RemovalAsk;
 pub use sharing::ComtreeBudget;
 pub use worlds::{

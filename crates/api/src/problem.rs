@@ -84,9 +84,10 @@ impl From<Refusal> for Problem {
                 problem(CONFLICT, &format!("world {world}"))
             }
             Refusal::NoSuchRelay(relay) => problem(NOT_FOUND, &format!("relay {relay}")),
-            Refusal::OtherKey(relay) | Refusal::TooManyLinks(relay) => {
-                problem(CONFLICT, &format!("relay {relay}"))
-            }
+            Refusal::OtherKey(relay)
+            | Refusal::TooManyLinks(relay)
+            | Refusal::Removed { relay, .. } => problem(CONFLICT, &format!("relay {relay}")),
+            Refusal::NotRemoved(relay) => problem(NOT_FOUND, &format!("relay {relay}")),
             Refusal::Barred { world, .. } => problem(FORBIDDEN, &format!("world {world}")),
             Refusal::HasMembers { world, .. } => problem(CONFLICT, &format!("world {world}")),
             Refusal::NotMoved { world, .. } => problem(CONFLICT, &format!("world {world}")),

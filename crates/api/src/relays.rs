@@ -1,9 +1,11 @@
-//! Relays: listed, drained.
+//! Relays: listed, drained, removed, and let in again.
 
 use crate::body::{Budget, name};
 use crate::problem::Problem;
 use crate::removal::RemovalAsk;
-use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
+use canopy_control::{
+    Account, Controller, Key, MemberState, Relay, RelayId, RelayState, RemovedRelay,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
@@ -13,6 +15,20 @@ use utoipa::ToSchema;
 pub struct Relays {
     /// In order of their numbers.
     pub relays: Vec<RelayView>,
+    /// Those that were removed, and may not register again.
+    #[serde(default)]
+    pub removed: Vec<RemovedView>,
+}
+
+/// A relay that was removed.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct RemovedView {
+    /// Its name.
+    pub name: String,
+    /// The number that it had.
+    pub id: u16,
+    /// Its public key, 64 hexadecimal digits.
+    pub key: String,
 }
 
 /// A relay.
@@ -63,7 +79,13 @@ pub fn relays(controller: &Controller) -> Relays {
         let view = view(relay, members.copied().unwrap_or(0), taken.copied().unwrap_or(0));
         RelayView { comtrees: carried.get(&relay.id).copied().unwrap_or(0), ..view }
     };
-    Relays { relays: controller.relays().map(view).collect() }
+    let gone = |of: &RemovedRelay| RemovedView {
+        name: of.name.to_string(),
+        id: of.id.0,
+        key: key_in_words(&of.key),
+    };
+    let removed = controller.removed_relays().map(gone).collect();
+    Relays { relays: controller.relays().map(view).collect(), removed }
 }
 
 /// How many comtrees lead over each relay: over the tree that they have, or one that they are to have.
@@ -126,10 +148,22 @@ pub fn remove_relay(
     Ok(controller.relay_of(id).is_none())
 }
 
+/// Lets relays of this name register again that were removed.
+///
+/// # Errors
+/// None of that name was removed.
+pub fn allow_relay(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+    Ok(controller.allow_relay(&name("relay", of)?)?)
+}
+
 /// A relay's name, or its number if it has been removed.
 pub(crate) fn name_of(controller: &Controller, id: RelayId) -> String {
     let relay = controller.relay_of(id);
     relay.map_or_else(|| id.0.to_string(), |relay| relay.name.to_string())
+}
+
+fn key_in_words(key: &Key) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn state_of(state: RelayState) -> &'static str {
@@ -147,7 +181,7 @@ fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
     RelayView {
         name: relay.name.to_string(),
         id: relay.id.0,
-        key: relay.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        key: key_in_words(&relay.key),
         address: relay.native.to_string(),
         state: state_of(relay.state).to_owned(),
         removing: relay.removing,

@@ -28,6 +28,19 @@ pub enum Refusal {
         "the relay {0} is known by another key; give this one another name, or remove that one first"
     )]
     OtherKey(Name),
+    /// A relay that was removed registers again.
+    #[error(
+        "the relay {was} was removed, and {relay} has its key; let it register again with `canopy relay allow {was}`, or start it with another key"
+    )]
+    Removed {
+        /// The name that it registers with.
+        relay: Name,
+        /// The name that it had.
+        was: Name,
+    },
+    /// No relay of that name was removed.
+    #[error("no relay {0} is kept out; see which were removed")]
+    NotRemoved(Name),
     /// There is no such link.
     #[error("there is no link {0}; see which there are")]
     NoSuchLink(u32),

@@ -70,6 +70,18 @@ pub struct Relay {
     pub removing: bool,
 }
 
+/// A relay that was removed. Its key registers no more until that is allowed again. Numbers are not given twice, so there
+/// are no more of these than there are numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemovedRelay {
+    /// The number that it had.
+    pub id: RelayId,
+    /// Its name.
+    pub name: Name,
+    /// Its public key.
+    pub key: Key,
+}
+
 /// The most links of a relay.
 pub const MOST_LINKS: usize = 128;
 
@@ -307,6 +319,7 @@ coded! {
     LinkId { 0 }
     WorldId { 0 }
     Channel { name, first, groups }
+    RemovedRelay { id, name, key }
     Counters { relay, link, world, comtree }
     Entry { let_in, visit }
 }

@@ -7,7 +7,8 @@
 
 use crate::error::Refusal;
 use crate::ledger::Account;
-use crate::model::{Link, LinkId, MemberState, Relay, RelayId, RelayState};
+use crate::model::{Key, Link, LinkId, MemberState, Relay, RelayId, RelayState, RemovedRelay};
+use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::running::Running;
 use crate::state::{State, number};
@@ -351,12 +352,42 @@ impl State {
         let links: Vec<LinkId> = links.map(|link| link.id).collect();
         self.vacate(op, &links, Some(id), &format!("the relay {name}"))?;
         links.into_iter().for_each(|link| self.forget_link(op, link));
-        self.relays.remove(&id);
+        self.bar_relay(op, id);
         self.relay_names.remove(&name);
         self.ledger.close_relay(id);
         op.write::<Relay>(Table::Relays, number(u32::from(id.0)), None);
         op.effects.push(Effect::Removed(id));
         op.tell(Event::RelayRemoved { relay: id, name });
+        Ok(())
+    }
+
+    /// Forgets a relay and remembers that it was removed: a process that restarts would register as a new one otherwise.
+    fn bar_relay(&mut self, op: &mut Op, id: RelayId) {
+        let Some(Relay { name, key, .. }) = self.relays.remove(&id) else { return };
+        let removed = RemovedRelay { id, name, key };
+        op.write(Table::Removed, number(u32::from(id.0)), Some(&removed));
+        self.removed.insert(id, removed);
+    }
+
+    /// A relay that was removed registers no more, whatever its name is now.
+    pub(crate) fn check_not_removed(&self, name: &Name, key: &Key) -> Result<(), Refusal> {
+        match self.removed.values().find(|of| of.key == *key) {
+            Some(of) => Err(Refusal::Removed { relay: name.clone(), was: of.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Relays of this name that were removed may register again.
+    pub(crate) fn allow_relay(&mut self, op: &mut Op, name: &Name) -> Result<(), Refusal> {
+        let is_its = |of: &&RemovedRelay| of.name == *name;
+        let ids: Vec<RelayId> = self.removed.values().filter(is_its).map(|of| of.id).collect();
+        if ids.is_empty() {
+            return Err(Refusal::NotRemoved(name.clone()));
+        }
+        for id in ids {
+            self.removed.remove(&id);
+            op.write::<RemovedRelay>(Table::Removed, number(u32::from(id.0)), None);
+        }
         Ok(())
     }
 }

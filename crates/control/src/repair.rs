@@ -76,6 +76,7 @@ impl State {
             self.join_unmeasured(op, id);
             return Ok(id);
         }
+        self.check_not_removed(&name, &key)?;
         let id = RelayId(self.counters.relay);
         if id.0 > RelayId::MAX {
             return Err(Refusal::OutOfNumbers("relays"));

@@ -17,7 +17,8 @@ use crate::comtree::{Heading, Step};
 use crate::error::LoadError;
 use crate::ledger::Flow;
 use crate::model::{
-    ComtreeRecord, Core, Link, Member, MemberState, Relay, RelayId, TreeHop, World, WorldId,
+    ComtreeRecord, Core, Link, Member, MemberState, Relay, RelayId, RemovedRelay, TreeHop, World,
+    WorldId,
 };
 use crate::op::{Effect, Op};
 use crate::running::Running;
@@ -37,6 +38,7 @@ impl State {
             state.counters = read(Table::Controller, &entry)?;
         }
         each(storage, Table::Relays, |relay: Relay| state.know_relay(relay))?;
+        each(storage, Table::Removed, |of: RemovedRelay| _ = state.removed.insert(of.id, of))?;
         each(storage, Table::Links, |link: Link| state.know_link(link))?;
         each(storage, Table::Worlds, |world: World| state.know_world(world))?;
         each(storage, Table::Members, |member: Member| state.know_member(member))?;

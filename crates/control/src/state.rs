@@ -7,7 +7,7 @@ use crate::error::Refusal;
 use crate::ledger::{Account, Lack, Ledger};
 use crate::model::{
     ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
-    TreeAsk, TreeHop, World, WorldId,
+    RemovedRelay, TreeAsk, TreeHop, World, WorldId,
 };
 use crate::name::Name;
 use crate::op::Op;
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     pub(crate) relays: BTreeMap<RelayId, Relay>,
     pub(crate) relay_names: BTreeMap<Name, RelayId>,
+    /// Relays that were removed, by the numbers that they had.
+    pub(crate) removed: BTreeMap<RelayId, RemovedRelay>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) health: BTreeMap<LinkId, Health>,
     /// Both ends have said of a link for the first time that they hear each other.
@@ -79,6 +81,7 @@ impl State {
             counters: Counters::default(),
             relays: BTreeMap::new(),
             relay_names: BTreeMap::new(),
+            removed: BTreeMap::new(),
             links: BTreeMap::new(),
             health: BTreeMap::new(),
             links_have_come: false,

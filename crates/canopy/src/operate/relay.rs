@@ -1,4 +1,4 @@
-//! `canopy relay list`, `links`, `drain` and `remove`: the relays of a running controller.
+//! `canopy relay list`, `links`, `drain`, `remove` and `allow`: the relays of a running controller.
 
 use super::client::{ApiArgs, ApiClient, run, segment};
 use super::link;
@@ -8,6 +8,8 @@ use anyhow::bail;
 use axum::http::Method;
 use canopy_api::{RelayView, Relays};
 use clap::{Args, Subcommand};
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ pub(crate) enum RelayDeed {
     Drain(DrainCommand),
     /// Take a controller's relay away for good, without loss
     Remove(RemoveCommand),
+    /// Let a relay register again that was removed
+    Allow(AllowCommand),
 }
 
 /// The relays with their states, their places and their members.
@@ -56,7 +60,8 @@ pub(crate) struct DrainCommand {
 }
 
 /// A relay that is removed drains, and goes once no member is at it and no comtree leads over it. Its links go with it,
-/// and its number is not given again. It can be stopped then.
+/// and its number is not given again. It can be stopped then; if its process starts again it is refused, until `canopy relay
+/// allow` lets it register.
 #[derive(Args)]
 pub(crate) struct RemoveCommand {
     /// The relay's name
@@ -68,6 +73,16 @@ pub(crate) struct RemoveCommand {
     api: ApiArgs,
 }
 
+/// Its process registers as a new relay when it calls next, within seconds if it runs.
+#[derive(Args)]
+pub(crate) struct AllowCommand {
+    /// The name that it had
+    #[arg(value_name = "NAME")]
+    relay: String,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
 impl RelayDeed {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
@@ -75,6 +90,7 @@ impl RelayDeed {
             RelayDeed::Links(command) => command.list(),
             RelayDeed::Drain(command) => run(command.api.json, command.run()),
             RelayDeed::Remove(command) => run(command.api.json, command.run()),
+            RelayDeed::Allow(command) => run(command.api.json, command.run()),
         }
     }
 }
@@ -86,8 +102,8 @@ impl ListCommand {
         if self.api.json {
             return Ok(print_line(text)?);
         }
-        let Relays { relays } = client.read(&text)?;
-        Ok(print_line(table(&relays).trim_end())?)
+        let relays: Relays = client.read(&text)?;
+        Ok(print_line(listed(&relays).trim_end())?)
     }
 }
 
@@ -142,10 +158,21 @@ impl RemoveCommand {
         // Another may register under the name once this one is gone.
         let RelayView { id, .. } = self.api.client()?.get(&path).await?;
         let look = async |client: &ApiClient| {
-            let Relays { relays } = client.get("/v1/relays").await?;
+            let Relays { relays, .. } = client.get("/v1/relays").await?;
             Ok(relays.iter().find(|relay| relay.id == id).map(standing))
         };
         Target { what, path, keep }.remove(&self.api, &self.how, look).await
+    }
+}
+
+impl AllowCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let path = format!("/v1/relays/{}/allow", segment(&self.relay));
+        self.api.client()?.ask(Method::POST, &path, String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(json!({}))?);
+        }
+        Ok(print_line(format!("relay {} may register again", self.relay))?)
     }
 }
 
@@ -160,6 +187,20 @@ fn standing(relay: &RelayView) -> Standing {
         _ => format!("it has {members} members, and {comtrees} comtrees lead over it"),
     };
     Standing { removing: *removing, left }
+}
+
+/// The relays, and those that were removed.
+fn listed(Relays { relays, removed }: &Relays) -> String {
+    let mut text = table(relays);
+    if !removed.is_empty() {
+        let names: BTreeSet<&str> = removed.iter().map(|of| of.name.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        text = format!(
+            "{}\nremoved: {names}; `canopy relay allow NAME` lets one register again",
+            text.trim_end()
+        );
+    }
+    text
 }
 
 fn table(relays: &[RelayView]) -> String {
@@ -198,6 +239,7 @@ fn table(relays: &[RelayView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_api::RemovedView;
 
     #[test]
     fn every_relay_has_a_line() {
@@ -230,5 +272,16 @@ mod tests {
             ["eu-1", "3", "draining", "203.0.113.7:4040", "6", "2", "7", "100", "1.500", "9.000"];
         assert_eq!(line, expected);
         assert!(table(&[]).contains("canopy relay --controller"));
+        let removed = [("us-1", 4), ("eu-2", 5), ("us-1", 6)].map(|(name, id)| RemovedView {
+            name: name.to_owned(),
+            id,
+            key: String::new(),
+        });
+        let text = listed(&Relays { relays: Vec::new(), removed: removed.to_vec() });
+        assert!(
+            text.ends_with(
+                "\nremoved: eu-2, us-1; `canopy relay allow NAME` lets one register again"
+            )
+        );
     }
 }

@@ -109,6 +109,23 @@ impl Cluster {
         assert!(what.contains("not empty after 1 s: it has 1 members"), "{why}");
     }
 
+    /// The process of a relay that was removed starts again.
+    fn registers_only_when_allowed(&self, relay: &str) {
+        let (key, controller) = (self.path(&format!("{relay}.key")), self.listen.to_string());
+        let flags = ["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1", "--key", &key];
+        let to = ["--name", relay, "--controller", &controller, "--controller-key", &self.key];
+        let mut process = Server::start_telling(&[flags.as_slice(), &to].concat(), Stdio::piped());
+        says(&mut process, &format!("canopy relay allow {relay}"));
+        let removed = format!("removed: {relay}; ");
+        assert!(self.operate(&["relay", "list"]).unwrap().contains(&removed));
+        let again = self.operate(&["relay", "allow", relay, "--json"]);
+        assert_eq!(again, Ok("{}\n".to_owned()));
+        self.until_relays_are(&["up", "up", "up"]);
+        let refused = self.operate(&["relay", "allow", relay, "--json"]).unwrap_err();
+        let refused: Value = serde_json::from_str(&refused).expect("a refusal is JSON as well");
+        assert_eq!(refused["error"]["where"], format!("relay {relay}"), "{refused}");
+    }
+
     fn links(&self) -> Vec<Value> {
         let told = self.ask("GET", "/v1/links", &Value::Null);
         told["links"].as_array().unwrap().clone()
@@ -417,7 +434,7 @@ async fn a_relay_thins_as_its_world_says_also_when_that_changes_while_members_ar
 #[test]
 fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     let cluster = Cluster::start();
-    let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
+    let [_r1, r2, _r3] = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
     cluster.until_relays_are(&["up", "up", "up"]);
     cluster.leave_only_the_way_over("r2");
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
@@ -486,6 +503,8 @@ fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     cluster.drains_in_vain("r3");
     drop(input);
     sender.wait().unwrap();
+    r2.kill();
+    cluster.registers_only_when_allowed("r2");
 }
 
 /// What the client is told next that it was not told before, if it is this.
@@ -571,6 +590,16 @@ async fn has_its_address_at_another(joining: impl Fn(&Cluster) -> JoinBuilder) {
     other.leave().await;
 }
 
+/// Reads a relay's logs until it says this.
+fn says(relay: &mut Server, words: &str) {
+    let mut logs = relay.logs();
+    let mut line = String::new();
+    while !line.contains(words) {
+        line.clear();
+        assert!(logs.read_line(&mut line).unwrap() > 0, "it never says {words:?}");
+    }
+}
+
 #[test]
 fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -586,14 +615,6 @@ fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
         let flags = ["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"];
         let to = ["--name", name, "--controller", &listen, "--controller-key", &key];
         Server::start_telling(&[&flags[..], &to].concat(), Stdio::piped())
-    };
-    let says = |relay: &mut Server, words: &str| {
-        let mut logs = relay.logs();
-        let mut line = String::new();
-        while !line.contains(words) {
-            line.clear();
-            assert!(logs.read_line(&mut line).unwrap() > 0, "it never says {words:?}");
-        }
     };
     let mut first = start("a");
     says(&mut first, "its key is not among those that may register");

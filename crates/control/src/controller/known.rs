@@ -8,7 +8,7 @@ use crate::explain::Explanation;
 use crate::ledger::Account;
 use crate::measuring::Ignored;
 use crate::model::{
-    Link, LinkId, Member, Owner, PeerLink, Relay, RelayId, TreeHop, World, WorldId,
+    Link, LinkId, Member, Owner, PeerLink, Relay, RelayId, RemovedRelay, TreeHop, World, WorldId,
 };
 use crate::name::Name;
 use crate::rollouts::Rollout;
@@ -49,6 +49,11 @@ impl Controller {
     /// The relays.
     pub fn relays(&self) -> impl Iterator<Item = &Relay> {
         self.state.relays.values()
+    }
+
+    /// The relays that were removed, and may not register again.
+    pub fn removed_relays(&self) -> impl Iterator<Item = &RemovedRelay> {
+        self.state.removed.values()
     }
 
     /// The relay of this name.

@@ -342,7 +342,7 @@ impl Controller {
     /// Takes a relay that registers: it gets the number that it had, or a new one.
     ///
     /// # Errors
-    /// A relay of that name has another key.
+    /// A relay of that name has another key, or it was removed.
     pub fn register(&mut self, now: Time, new: NewRelay) -> Result<RelayId, Refusal> {
         let id = self.decide(|state, op| state.register(op, new))?;
         let (life, retry) = (self.life, self.retry);
@@ -439,6 +439,14 @@ impl Controller {
     /// There is no such relay, it serves members, or a comtree finds no tree without it. Then nothing changes.
     pub fn remove_relay_at_once(&mut self, relay: RelayId) -> Result<(), Refusal> {
         self.decide(|state, op| state.remove_relay_at_once(op, relay))
+    }
+
+    /// Lets relays of this name register again that were removed.
+    ///
+    /// # Errors
+    /// None of that name was removed.
+    pub fn allow_relay(&mut self, name: &Name) -> Result<(), Refusal> {
+        self.decide(|state, op| state.allow_relay(op, name))
     }
 
     /// Looks for a better tree for a comtree, and moves to it if it gains enough. Returns why it does or

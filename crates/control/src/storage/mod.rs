@@ -26,11 +26,13 @@ pub enum Table {
     Members,
     /// Areas of worlds.
     Areas,
+    /// Relays that were removed.
+    Removed,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 7] = [
+    pub const ALL: [Table; 8] = [
         Table::Controller,
         Table::Relays,
         Table::Links,
@@ -38,6 +40,7 @@ impl Table {
         Table::Comtrees,
         Table::Members,
         Table::Areas,
+        Table::Removed,
     ];
 
     /// Its name: a table in redb, the first part of a key in etcd.
@@ -50,6 +53,7 @@ impl Table {
             Table::Comtrees => "comtrees",
             Table::Members => "members",
             Table::Areas => "areas",
+            Table::Removed => "removed",
         }
     }
 }

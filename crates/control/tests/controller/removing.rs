@@ -401,6 +401,31 @@ fn a_relay_that_is_lost_while_it_is_removed_goes_once_it_is_back_and_was_told() 
     }
 }
 
+/// Whatever its name is now, and whoever runs the controller; another that takes its name is let in.
+#[test]
+fn a_relay_that_was_removed_registers_again_only_once_that_is_allowed() {
+    let mut bed = square_over_r1();
+    bed.controller.remove_relay(RelayId(2)).unwrap();
+    (0..20).for_each(|_| _ = bed.exchange());
+    assert!(bed.relay(2).is_none());
+    let r1 = new_relay(1, 1_000_000);
+    let renamed = NewRelay { name: Name::new("other").unwrap(), ..r1.clone() };
+    bed.start_again();
+    for new in [&r1, &renamed] {
+        let refusal = bed.controller.register(bed.now, new.clone()).unwrap_err().to_string();
+        assert!(refusal.contains("`canopy relay allow r1`"), "{refusal}");
+    }
+    let replacement = NewRelay { key: [77; 32], ..r1.clone() };
+    assert_eq!(bed.controller.register(bed.now, replacement), Ok(RelayId(5)));
+    assert!(bed.controller.register(bed.now, r1.clone()).is_err(), "its name is taken");
+    bed.controller.allow_relay(&r1.name).unwrap();
+    assert_eq!(bed.controller.allow_relay(&r1.name), Err(Refusal::NotRemoved(r1.name.clone())));
+    bed.exchange();
+    bed.start_again();
+    assert_eq!(bed.controller.removed_relays().count(), 0);
+    assert_eq!(bed.controller.register(bed.now, renamed), Ok(RelayId(6)));
+}
+
 #[test]
 fn a_relay_that_is_needed_stays_as_it_was_and_the_refusal_says_by_whom() {
     let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000)]);

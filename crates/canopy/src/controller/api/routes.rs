@@ -38,6 +38,7 @@ pub(super) fn all() -> Routes {
         .routes(routes!(show_relay, remove_relay))
         .routes(routes!(drain_relay))
         .routes(routes!(undrain_relay))
+        .routes(routes!(allow_relay))
         .routes(routes!(list_links, add_link))
         .routes(routes!(remove_link))
         .routes(routes!(keep_link))
@@ -278,6 +279,19 @@ async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Ans
     responses((status = 200, description = "The relay as it is now", body = RelayView)))]
 async fn undrain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
     change(api, move |controller| canopy_api::drain(controller, &relay, false)).await
+}
+
+/// Let a relay register again that was removed
+#[utoipa::path(post, path = "/v1/relays/{relay}/allow", tag = "relays",
+    params(("relay" = String, Path, description = "The name that it had")),
+    responses((status = 204, description = "It may register, as a new relay")))]
+async fn allow_relay(
+    State(api): State<Api>,
+    Place(relay): Place<String>,
+) -> Result<StatusCode, Failure> {
+    let Json(()) =
+        change(api, move |controller| canopy_api::allow_relay(controller, &relay)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Take a relay away for good; it drains, and its members and worlds move to others first, without loss
