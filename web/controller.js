@@ -98,8 +98,8 @@ function show() {
     relay.name, relay.state, exact(relay.members), `${exact(relay.taken)} of ${exact(relay.places)}`, relay.address,
   ]));
   rows(at("links"), links.map((link) => [
-    exact(link.id), link.ends.join(" – "), link.usable ? ms(link) : "down", link.reserved.map(megabits).join(" / "), megabits(link.bits),
-    link.why,
+    exact(link.id), link.ends.join(" – "), link.usable ? ms(link) : "down", link.load.map(sent).join(" / "),
+    link.reserved.map(megabits).join(" / "), megabits(link.bits), link.why,
   ]));
 }
 
@@ -127,8 +127,8 @@ function showMap(comtree) {
     up: link.usable,
     tree: branches.has(link.id),
     mesh: mesh.has(link.id),
-    brief: link.usable ? ms(link) : "down",
-    text: link.usable ? `${ms(link)}, ${share(link)}` : "down",
+    brief: link.usable ? `${ms(link)}, ${sent(fuller(link.load))}` : "down",
+    text: link.usable ? `${ms(link)}, ${sent(fuller(link.load))}, ${share(link)}` : "down",
   }));
   map.show(onMap, lines, chosen);
   at("key-mesh").hidden = mesh.size === 0;
@@ -152,6 +152,15 @@ function words(comtree, mesh) {
 /** How much of the fuller direction is reserved. */
 function share(link) {
   return `${Math.round((100 * Math.max(...link.reserved)) / Math.max(link.bits, 1))} % reserved`;
+}
+
+/** What the fuller direction carries; null if neither end has said so. */
+function fuller(load) {
+  return load.every((bits) => bits === null) ? null : Math.max(...load);
+}
+
+function sent(bits) {
+  return bits === null ? "–" : megabits(bits);
 }
 
 function ms(link) {

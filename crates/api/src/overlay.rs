@@ -1,4 +1,4 @@
-//! The overlay in one look: relays, links with what is reserved of them, and the trees of a world
+//! The overlay in one look: relays, links with what is reserved of them and sent over them, and the trees of a world
 //! with the links of its meshes.
 
 use crate::links::{LinkView, links};
@@ -39,7 +39,7 @@ pub struct Overlay {
     pub world: Option<WorldOnMap>,
 }
 
-/// A link, and what is reserved of it.
+/// A link, what is reserved of it, and what is sent over it.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct LinkOnMap {
     /// The link.
@@ -47,6 +47,10 @@ pub struct LinkOnMap {
     pub link: LinkView,
     /// What is reserved of all worlds, bits a second: from the first end, and from the second.
     pub reserved: [u64; 2],
+    /// What is sent over it, bits a second of UDP payload: by the first end, and by the second. Null if that has not
+    /// said so, as relays of earlier releases do not.
+    #[serde(default)]
+    pub load: [Option<u64>; 2],
 }
 
 /// A world's name.
@@ -109,6 +113,7 @@ fn links_on_map(controller: &Controller) -> Vec<LinkOnMap> {
     let on_map = |(link, (id, ends)): (LinkView, (LinkId, [RelayId; 2]))| LinkOnMap {
         link,
         reserved: ends.map(|end| reserved.get(&(id, end)).copied().unwrap_or(0)),
+        load: ends.map(|end| controller.load(id, end)),
     };
     views.map(on_map).collect()
 }

@@ -51,6 +51,8 @@ pub(crate) struct Agent {
     /// While it is asked what it has: what it has said so far.
     listing: Option<BTreeSet<ItemKey>>,
     refused: BTreeMap<ItemKey, Time>,
+    /// What it sends over its links, bits a second, as it has said last in this life.
+    pub(crate) loads: BTreeMap<LinkId, u64>,
     /// Whether it takes a sharing, as far as it has said so in this life.
     takes_sharing: bool,
 }
@@ -74,6 +76,7 @@ impl Agent {
             without_next: BTreeMap::new(),
             listing: None,
             refused: BTreeMap::new(),
+            loads: BTreeMap::new(),
             takes_sharing: false,
         }
     }
@@ -140,6 +143,7 @@ impl Agent {
         self.refused.clear();
         self.without_next.clear();
         self.takes_sharing = false;
+        self.loads.clear();
         self.listing = Some(BTreeSet::new());
     }
 

@@ -5,10 +5,10 @@
 //! the other, and answers each. Until it does, no other is begun.
 
 use crate::codec::Coded;
-use crate::model::LinkId;
+use crate::model::{LinkId, MOST_LINKS};
 use crate::signal::{
-    Answer, Call, Callee, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Measure, Measured, Message,
-    Role, Ticket,
+    Answer, Call, Callee, Item, ItemKey, LinkLoad, LinkReport, MOST_SUCCEEDED, Measure, Measured,
+    Message, Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
@@ -151,6 +151,12 @@ impl RelaySide {
     /// What was found, as it was asked for; the controller is told once.
     pub fn measured(&mut self, measured: Measured) {
         self.out.push_back(Message::Measured(measured).encode());
+    }
+
+    /// What it sends over its links. The controller is told once, for whoever looks on.
+    pub fn set_loads(&mut self, mut loads: Vec<LinkLoad>) {
+        loads.truncate(MOST_LINKS);
+        self.out.push_back(Message::Loads(loads).encode());
     }
 
     /// What is to be applied to the data plane now.

@@ -6,7 +6,7 @@ use crate::net::Controlled;
 use crate::trust;
 use anyhow::{Context, anyhow};
 use canopy_channel::{Channel, Hello, Register, Registered};
-use canopy_control::signal::Measured;
+use canopy_control::signal::{LinkLoad, Measured};
 use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
 use canopy_overlay::{Detours, Items, LinkWatch};
@@ -29,6 +29,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// Links are looked at this often, beside what data threads tell of them at once.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often the controller is told what links carry.
+const LOADS: Duration = Duration::from_secs(1);
 /// What an agent is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Told {
@@ -65,6 +67,8 @@ pub(crate) struct Agent {
     /// The measuring of other relays that is under way.
     measuring: JoinSet<Measured>,
     issuers: String,
+    /// When the controller is told next what links carry.
+    next_loads: Time,
     origin: Instant,
 }
 
@@ -89,6 +93,7 @@ impl Agent {
             detours: Detours::default(),
             measuring: JoinSet::new(),
             issuers: String::new(),
+            next_loads: Time::ZERO,
             origin: Instant::now(),
         }
     }
@@ -275,7 +280,7 @@ impl Agent {
     fn hear_of_link(&mut self, key: PublicKey, up: bool) {
         let now = self.now();
         self.detours.hear_link(now, key, up);
-        let delay_us = self.data_plane.links().get(&key).map_or(0, |seen| seen.delay_us);
+        let delay_us = self.data_plane.links().get(&key).map_or(0, |(seen, _)| seen.delay_us);
         if let Some(report) = self.links.told(now, &key, up, delay_us) {
             self.side.set_link(now, report);
         }
@@ -284,10 +289,16 @@ impl Agent {
     /// Looks how the links are.
     fn look(&mut self) {
         let now = self.now();
-        for (key, seen) in self.data_plane.links() {
+        let mut loads = Vec::new();
+        for (key, (seen, bits_out)) in self.data_plane.links() {
             if let Some(report) = self.links.seen(now, &key, seen) {
                 self.side.set_link(now, report);
+                loads.push(LinkLoad { link: report.link, bits_out });
             }
+        }
+        if now >= self.next_loads {
+            self.next_loads = now + LOADS;
+            self.side.set_loads(loads);
         }
     }
 

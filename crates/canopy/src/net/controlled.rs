@@ -121,15 +121,16 @@ impl Controlled {
         Ok(())
     }
 
-    /// How the links stand, by the neighbour's key.
-    pub(crate) fn links(&self) -> BTreeMap<PublicKey, Seen> {
+    /// How the links stand, and how many bits a second are sent over them, by the neighbour's key.
+    pub(crate) fn links(&self) -> BTreeMap<PublicKey, (Seen, u64)> {
         let one_way = |time: std::time::Duration| (time.as_micros() / 2) as u32;
-        let seen = |link: LinkStatus| Seen {
+        let seen = |link: &LinkStatus| Seen {
             has_been_up: link.ups > 0,
             is_up: link.is_up,
             delay_us: link.round_trip.map_or(0, one_way),
         };
-        self.watch.status().links.into_iter().map(|link| (link.key, seen(link))).collect()
+        let links = self.watch.status().links.into_iter();
+        links.map(|link| (link.key, (seen(&link), link.bits_out))).collect()
     }
 }
 

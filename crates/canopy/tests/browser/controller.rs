@@ -40,6 +40,10 @@ fn a_controller_has_a_console() {
                   && document.querySelectorAll('#links tr').length === 3 \
                   && document.getElementById('world').value === 'main'";
         until(&page, "three relays and their links", up).await;
+        let sent = "return [...document.querySelectorAll('#links tr')] \
+                    .every((row) => /^[0-9.]+ Mbit\\/s \\/ [0-9.]+ Mbit\\/s$/.test(row.cells[3].textContent))";
+        until(&page, "what both ends of each link send over it", sent).await;
+        keep_picture(&page, "controller-loads").await;
         let pid = lab.ready["relays"][2]["pid"].as_u64().unwrap();
         let killed = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
         assert!(killed.success());

@@ -42,6 +42,9 @@ impl Controller {
                 settled.into_iter().for_each(|settled| self.settle(now, relay, settled));
             }
             Message::Measured(measured) => self.take_measured(now, relay, measured),
+            Message::Loads(loads) => {
+                agent.loads = loads.into_iter().map(|of| (of.link, of.bits_out)).collect();
+            }
             Message::Call { .. } | Message::Measure(_) => {}
         }
     }

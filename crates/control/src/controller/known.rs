@@ -51,6 +51,12 @@ impl Controller {
         self.state.relays.values()
     }
 
+    /// What one of its ends sends over a link now, bits a second, if that says so.
+    pub fn load(&self, link: LinkId, end: RelayId) -> Option<u64> {
+        let agent = self.agents.get(&end).filter(|agent| !agent.is_cut)?;
+        if self.lost.contains(&end) { None } else { agent.loads.get(&link).copied() }
+    }
+
     /// The relays that were removed, and may not register again.
     pub fn removed_relays(&self) -> impl Iterator<Item = &RemovedRelay> {
         self.state.removed.values()

@@ -3,7 +3,7 @@
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::model::{Downlink, Key, LinkId, Mode, Sharing};
 use crate::name::Name;
-use crate::signal::{Measure, Measured};
+use crate::signal::{LinkLoad, Measure, Measured, loads};
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree};
 use core::net::SocketAddr;
@@ -226,6 +226,8 @@ pub enum Message {
     Measure(Measure),
     /// From the relay: how far they are.
     Measured(Measured),
+    /// From the relay: what it sends over its links, as many as it can have.
+    Loads(Vec<LinkLoad>),
 }
 
 /// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
@@ -468,6 +470,10 @@ impl Coded for Message {
                 out.push(4);
                 measured.put(out);
             }
+            Message::Loads(loads) => {
+                out.push(5);
+                loads.put(out);
+            }
         }
     }
 
@@ -495,6 +501,7 @@ impl Coded for Message {
             },
             [3] => Message::Measure(Coded::take(from)?),
             [4] => Message::Measured(Coded::take(from)?),
+            [5] => Message::Loads(loads::take(from)?),
             _ => return Err(CodecError::Value("message")),
         })
     }

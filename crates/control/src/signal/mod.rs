@@ -8,11 +8,13 @@
 
 mod callee;
 mod caller;
+mod loads;
 mod measure;
 mod message;
 
 pub use callee::{Callee, Ticket};
 pub use caller::{Caller, Retry};
+pub use loads::LinkLoad;
 pub use measure::{MOST_MEASURED, Measure, Measured, Other, Reading};
 pub use message::{Answer, Branch, Call, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Message, Role};
 

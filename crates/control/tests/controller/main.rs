@@ -3,6 +3,7 @@
 mod bed;
 mod better_trees;
 mod dismissed;
+mod loads;
 mod removing;
 mod renewals;
 mod resuming;
