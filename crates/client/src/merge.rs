@@ -195,7 +195,7 @@ enum Passed {
 struct Seen {
     newest: u16,
     passed: [u64; WORDS],
-    /// When the last of them did.
+    /// When the newest of them did. The other relay brings an older one as late as that at most.
     at: Time,
 }
 
@@ -215,16 +215,15 @@ impl Seen {
             let ahead = series.wrapping_sub(self.newest);
             let next = self.newest.wrapping_add(1);
             (0..ahead.min(KNOWN)).for_each(|step| self.set(next.wrapping_add(step), false));
-            self.newest = series;
+            (self.newest, self.at) = (series, now);
         } else if behind >= ANEW || self.is_silent(now) {
-            (self.newest, self.passed) = (series, [0; WORDS]);
+            (self.newest, self.passed, self.at) = (series, [0; WORDS], now);
         } else if behind >= KNOWN {
             return Passed::Unknown;
         } else if self.has(series) {
             return Passed::Before;
         }
         self.set(series, true);
-        self.at = now;
         Passed::Now
     }
 
@@ -443,6 +442,22 @@ mod tests {
             let all = 101 + usize::from(series);
             assert_eq!(bring(1011, Brought::ByOld, series), all, "{series}");
             assert_eq!(bring(1500, Brought::ByNext, series), all, "{series} again");
+        }
+    }
+
+    /// Its numbers leave gaps here, as some of what it says is for other groups.
+    #[test]
+    fn who_comes_back_within_a_second_is_heard_by_the_numbers_that_it_had() {
+        let at = |ms: u64| Time::from_millis(ms);
+        let mut seen = Seen::before(at(0), 10);
+        for (ms, series) in [(10, 10), (10, 11), (10, 12), (500, 0), (1_000, 2)] {
+            assert_eq!(seen.pass(at(ms), series), Passed::Now, "{series}");
+        }
+        assert_eq!(seen.pass(at(1_000), 10), Passed::Before, "the other relay may be as late");
+        for (step, series) in [6, 9, 11, 12, 13].into_iter().enumerate() {
+            let now = at(1_350 + 350 * step as u64);
+            assert_eq!(seen.pass(now, series), Passed::Now, "{series}");
+            assert_eq!(seen.pass(now, series), Passed::Before, "{series} again");
         }
     }
 }

@@ -328,7 +328,7 @@ impl Succession {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     last: Numbers,
-    /// When the last of them did.
+    /// When the newest of them did. A copy of an older one is as late as that at most.
     at: Time,
     /// What had passed when the publisher counted anew, and until when copies of that may be under way.
     before: Option<(Numbers, Time)>,
@@ -364,17 +364,13 @@ impl Seen {
         series == self.last.newest.wrapping_add(1)
     }
 
-    /// How long nothing has passed.
+    /// How long nothing newer has passed.
     pub(crate) fn silent_for(self, now: Time) -> Duration {
         now.since(self.at)
     }
 
     pub(crate) fn pass(&mut self, now: Time, series: u16) -> bool {
-        let is_new = self.takes(now, series);
-        if is_new {
-            self.at = now;
-        }
-        is_new
+        self.takes(now, series)
     }
 
     fn takes(&mut self, now: Time, series: u16) -> bool {
@@ -392,7 +388,12 @@ impl Seen {
         if is_far || is_silent && !self.last.is_before(series) {
             self.before = (!is_silent).then_some((self.last, now + SILENCE));
             self.last = Numbers { newest: series, passed: 1 };
+            self.at = now;
             return true;
+        }
+        // What fills gaps before the newest shows no more than that: its publisher may count anew among those numbers.
+        if self.last.is_before(series) {
+            self.at = now;
         }
         self.last.takes(series)
     }
@@ -472,6 +473,21 @@ mod tests {
         for series in 0..100 {
             assert!(seen.pass(at(1011), series), "{series}");
             assert!(!seen.pass(at(1500), series), "{series} again");
+        }
+    }
+
+    /// Its numbers leave gaps here, as some of what it says is for other groups.
+    #[test]
+    fn who_comes_back_within_a_second_passes_by_the_numbers_that_it_had() {
+        let at = |ms: u64| Time::from_millis(ms);
+        let mut seen = Seen::before(at(0), 10);
+        assert!([10, 11, 12].into_iter().all(|series| seen.pass(at(10), series)));
+        assert!(seen.pass(at(500), 0) && seen.pass(at(1_000), 2));
+        assert!(!seen.pass(at(1_010), 10), "the other parent may be as late");
+        for (step, series) in [6, 9, 11, 12, 13].into_iter().enumerate() {
+            let now = at(1_350 + 350 * step as u64);
+            assert!(seen.pass(now, series), "{series}");
+            assert!(!seen.pass(now, series), "{series} again");
         }
     }
 

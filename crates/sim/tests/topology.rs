@@ -127,9 +127,8 @@ fn proposed_links_are_exchanged_under_load_and_faults() {
     for (nodes, seed) in [(5, 1), (8, 7), (8, 19), (12, 4), (12, 8), (14, 25), (16, 5)] {
         let report = run(nodes, seed, |config| {
             propose(config);
-            // With an operator seed 5 of 16 relays loses an update, which is open (docs/testing.md); with ticks more is
-            // excused after each fault.
             (config.improve, config.operator) = (Some(false), Some(false));
+            // With ticks more is excused after each fault.
             config.periodic = Some(false);
         });
         assert_eq!(report.verdict(), Ok(()), "{report:?}");
