@@ -14,6 +14,7 @@ mod sim;
 mod soak;
 mod steps;
 mod suite;
+mod sweep;
 mod tally;
 mod workspace;
 
@@ -53,9 +54,12 @@ struct SoakArgs {
     /// The first simulation seed; by default a new one each time
     #[arg(long)]
     from_seed: Option<u64>,
-    /// A folder of networks in .gml files, on which every fourth seed is simulated
-    #[arg(long)]
+    /// Simulate nothing but the networks in the .gml files of this folder, each for about as long as every other
+    #[arg(long, value_name = "FOLDER")]
     topologies: Option<PathBuf>,
+    /// With --topologies: what else `canopy sim` is told, after `--`; like --degree 3 --seconds 70
+    #[arg(last = true, requires = "topologies", value_name = "FLAG")]
+    flags: Vec<String>,
 }
 
 #[derive(Args)]
@@ -90,7 +94,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Task::Test(options) => suite::run(&options),
-        Task::Soak(args) => soak::run(args.minutes, args.from_seed, args.topologies.as_deref()),
+        Task::Soak(SoakArgs { minutes, from_seed, topologies, flags }) => match topologies {
+            Some(folder) => sweep::run(&folder, minutes, from_seed, &flags),
+            None => soak::run(minutes, from_seed),
+        },
         Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),
         Task::Mutants(args) => mutants::run(&args.files, args.minutes),

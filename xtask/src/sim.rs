@@ -20,6 +20,8 @@ pub(crate) struct World {
     pub(crate) relays: Option<u32>,
     /// A network's file: a controller, and a relay at each node.
     pub(crate) topology: Option<PathBuf>,
+    /// What else `canopy sim` is told.
+    pub(crate) flags: Vec<String>,
 }
 
 impl World {
@@ -31,7 +33,7 @@ impl World {
             .map(|file| vec!["--topology".to_owned(), file.display().to_string()]);
         let seed = vec!["--seed".to_owned(), self.seed.to_string()];
         let which = relays.or(topology).unwrap_or_default();
-        [vec!["sim".to_owned()], which, seed].concat()
+        [vec!["sim".to_owned()], which, seed, self.flags.clone()].concat()
     }
 }
 
@@ -111,6 +113,9 @@ mod tests {
         assert_eq!(replay(many), "cargo run --release -p canopy -- sim --relays 20 --seed 3");
         let on = &World { seed: 3, topology: Some("a.gml".into()), ..World::default() };
         assert_eq!(replay(on), "cargo run --release -p canopy -- sim --topology a.gml --seed 3");
+        let flags = vec!["--degree".to_owned(), "3".to_owned()];
+        let told = replay(&World { flags, ..on.clone() });
+        assert!(told.ends_with(" sim --topology a.gml --seed 3 --degree 3"), "{told}");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! `cargo xtask soak`: looks for failures that no committed seed or input shows yet.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::fuzz::{self, fuzz};
 use crate::job::Job;
@@ -14,20 +13,14 @@ use crate::tally::Tally;
 use crate::workspace::Workspace;
 
 /// After so many failing seeds more of them tell nothing new.
-const ENOUGH: usize = 10;
+pub(crate) const ENOUGH: usize = 10;
 /// Worlds have up to so many relays.
 const MOST_RELAYS: u64 = 50;
 /// Time to build, on top of the time that was asked for.
-const BUILD: Duration = Duration::from_secs(20 * 60);
+pub(crate) const BUILD: Duration = Duration::from_secs(20 * 60);
 
 /// Simulates new seeds for half of the time and fuzzes for the other half, or simulates for all of it.
-/// Every fourth seed is simulated on the next of the networks in the folder `topologies`.
-pub(crate) fn run(
-    minutes: u64,
-    from_seed: Option<u64>,
-    topologies: Option<&Path>,
-) -> Result<Tally> {
-    let networks = topologies.map_or_else(|| Ok(Vec::new()), networks)?;
+pub(crate) fn run(minutes: u64, from_seed: Option<u64>) -> Result<Tally> {
     let workspace = Workspace::load()?;
     let all = Duration::from_secs(60 * minutes);
     let why_not = fuzz::unavailable();
@@ -35,7 +28,7 @@ pub(crate) fn run(
     let for_seeds = if targets.is_empty() { all } else { all / 2 };
     let mut failures = Vec::new();
     let mut tally =
-        seeds(&workspace, from_seed.unwrap_or_else(new_seed), for_seeds, &networks, &mut failures)?;
+        seeds(&workspace, from_seed.unwrap_or_else(new_seed), for_seeds, &mut failures)?;
     let share = (all - for_seeds).as_secs() / (targets.len().max(1) as u64);
     for target in &targets {
         tally += match fuzz(&workspace, target, share.max(1)) {
@@ -62,7 +55,6 @@ fn seeds(
     workspace: &Workspace,
     first: u64,
     time: Duration,
-    networks: &[PathBuf],
     failures: &mut Vec<String>,
 ) -> Result<Tally> {
     let mut job = Job::start(workspace, "soak", time + BUILD, true)?;
@@ -73,11 +65,9 @@ fn seeds(
         if start.elapsed() >= time || failures.len() >= ENOUGH {
             break;
         }
-        // Every other one is a world of many relays, and every fourth one with a controller.
-        let on = (seed / 4) as usize % networks.len().max(1);
-        let topology = networks.get(on).filter(|_| seed % 4 == 3).cloned();
+        // Every other one is a world of many relays.
         let relays = seed.is_multiple_of(2).then(|| 1 + (seed / 2 % MOST_RELAYS) as u32);
-        match trace_hash(&mut job, &World { seed, relays, topology }) {
+        match trace_hash(&mut job, &World { seed, relays, ..World::default() }) {
             Ok(_) => tally += Tally::PASSED,
             Err(error) => {
                 job.note(&format!("{error:#}"));
@@ -91,24 +81,8 @@ fn seeds(
     Ok(tally)
 }
 
-/// The networks in a folder, in order.
-fn networks(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| {
-        format!("cannot read the folder {}; it has networks in .gml files", folder.display())
-    })?;
-    let mut networks = Vec::new();
-    for entry in entries {
-        let file = entry?.path();
-        if file.extension().is_some_and(|end| end == "gml") {
-            networks.push(file);
-        }
-    }
-    networks.sort();
-    Ok(networks)
-}
-
 /// A start that earlier soaks have not been at: their seeds lie in the past.
-fn new_seed() -> u64 {
+pub(crate) fn new_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs()
 }

@@ -228,10 +228,10 @@ fn features(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn simulate(job: &mut Job<'_>) -> Result<()> {
-    let one = SEEDS.map(|seed| World { seed, relays: None, topology: None });
+    let one = SEEDS.map(|seed| World { seed, ..World::default() });
     let many = RELAYS.iter().flat_map(|relays| {
         let seeds = 0..SEEDS_OF_RELAYS;
-        seeds.map(|seed| World { seed, relays: Some(*relays), topology: None })
+        seeds.map(|seed| World { seed, relays: Some(*relays), ..World::default() })
     });
     sim::check_worlds(job, one.chain(many))
 }
