@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) const AHEAD: Duration = Duration::from_millis(500);
 /// The most updates that wait: at most 6 MB, as in a receive queue. Then the oldest is taken.
 const MOST_WAITING: usize = 4_096;
-/// The most publishers of whom it is known what was taken, each in 152 bytes.
+/// The most publishers of whom it is known what was taken, each in 288 bytes.
 const MOST_PUBLISHERS: usize = 1 << 14;
 /// How many of a publisher's last numbers are remembered: one second of a thousand updates a second. What is
 /// older than that is dropped.
@@ -190,23 +190,31 @@ enum Passed {
     Unknown,
 }
 
-/// Which of a publisher's last numbers have passed: a bit for each, round and round.
+/// A bit for each of the last numbers, round and round.
+type Numbers = [u64; WORDS];
+
+/// Which of a publisher's last numbers have passed.
 #[derive(Clone, Debug)]
 struct Seen {
     newest: u16,
-    passed: [u64; WORDS],
-    /// When the newest of them did. The other relay brings an older one as late as that at most.
+    passed: Numbers,
+    /// Which of those did after the newest one: they filled gaps before it.
+    filled: Numbers,
+    /// When the newest of them did.
     at: Time,
+    /// When the last of them did, of whatever number.
+    last_at: Time,
 }
 
 impl Seen {
     /// Nothing has passed yet; this number is the first.
     fn before(now: Time, series: u16) -> Seen {
-        Seen { newest: series.wrapping_sub(1), passed: [0; WORDS], at: now }
+        let (passed, filled) = ([0; WORDS], [0; WORDS]);
+        Seen { newest: series.wrapping_sub(1), passed, filled, at: now, last_at: now }
     }
 
     fn is_silent(&self, now: Time) -> bool {
-        now.since(self.at) > SILENCE
+        now.since(self.last_at) > SILENCE
     }
 
     fn pass(&mut self, now: Time, series: u16) -> Passed {
@@ -214,31 +222,46 @@ impl Seen {
         if is_after(series, self.newest) {
             let ahead = series.wrapping_sub(self.newest);
             let next = self.newest.wrapping_add(1);
-            (0..ahead.min(KNOWN)).for_each(|step| self.set(next.wrapping_add(step), false));
-            (self.newest, self.at) = (series, now);
+            (0..ahead.min(KNOWN))
+                .for_each(|step| set(&mut self.passed, next.wrapping_add(step), false));
+            (self.newest, self.filled, self.at) = (series, [0; WORDS], now);
         } else if behind >= ANEW || self.is_silent(now) {
-            (self.newest, self.passed, self.at) = (series, [0; WORDS], now);
+            *self = Seen { newest: series, ..Seen::before(now, series) };
         } else if behind >= KNOWN {
             return Passed::Unknown;
-        } else if self.has(series) {
+        } else if self.has_passed(now, series) {
             return Passed::Before;
+        } else {
+            set(&mut self.filled, series, true);
         }
-        self.set(series, true);
+        set(&mut self.passed, series, true);
+        self.last_at = now;
         Passed::Now
+    }
+
+    /// Whether a number before the newest one has passed. What fills gaps does not show that its publisher was not
+    /// gone: it may count anew among the numbers of before. So when the newest one is too long ago for anything of
+    /// before to be under way, only what has passed since then has.
+    fn has_passed(&self, now: Time, series: u16) -> bool {
+        has(if now.since(self.at) > SILENCE { &self.filled } else { &self.passed }, series)
     }
 
     /// Whether a number has passed, as far as is known.
     fn has(&self, series: u16) -> bool {
-        let (word, bit) = place(series);
-        self.newest.wrapping_sub(series) < KNOWN && self.passed[word] & bit != 0
+        self.newest.wrapping_sub(series) < KNOWN && has(&self.passed, series)
     }
+}
 
-    fn set(&mut self, series: u16, passed: bool) {
-        let (word, bit) = place(series);
-        match passed {
-            true => self.passed[word] |= bit,
-            false => self.passed[word] &= !bit,
-        }
+fn has(numbers: &Numbers, series: u16) -> bool {
+    let (word, bit) = place(series);
+    numbers[word] & bit != 0
+}
+
+fn set(numbers: &mut Numbers, series: u16, passed: bool) {
+    let (word, bit) = place(series);
+    match passed {
+        true => numbers[word] |= bit,
+        false => numbers[word] &= !bit,
     }
 }
 
@@ -367,13 +390,13 @@ mod tests {
             prop_assert_eq!((merge.waits, merge.left_out().too_late), (0, 0));
         }
 
-        /// Whatever comes, nothing is taken twice, and what waits is bounded.
+        /// Whatever comes within a second, nothing is taken twice.
         #[test]
         fn nothing_is_taken_twice(steps in prop::collection::vec((any::<bool>(), 0..900_u16), 0..2000)) {
             let (mut merge, mut taken) = (Merge::default(), Vec::new());
             for (number, (is_next, series)) in steps.into_iter().enumerate() {
                 let by = if is_next { Brought::ByNext } else { Brought::ByOld };
-                let now = Time::from_millis(number as u64);
+                let now = Time::from_millis(number as u64 / 2);
                 if number == 1500 {
                     merge.turn(now, |update| taken.push(update.series));
                 }
@@ -454,10 +477,13 @@ mod tests {
             assert_eq!(seen.pass(at(ms), series), Passed::Now, "{series}");
         }
         assert_eq!(seen.pass(at(1_000), 10), Passed::Before, "the other relay may be as late");
+        assert_eq!(seen.pass(at(1_011), 2), Passed::Before, "also with what was late");
         for (step, series) in [6, 9, 11, 12, 13].into_iter().enumerate() {
             let now = at(1_350 + 350 * step as u64);
             assert_eq!(seen.pass(now, series), Passed::Now, "{series}");
             assert_eq!(seen.pass(now, series), Passed::Before, "{series} again");
+            let later = now + Duration::from_millis(10);
+            assert_eq!(seen.pass(later, series), Passed::Before, "{series} late");
         }
     }
 }

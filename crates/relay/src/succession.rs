@@ -242,7 +242,7 @@ impl Succession {
     pub(crate) fn note(&mut self, now: Time, src: Address, series: u16) {
         if let Some(seen) = self.seen_of(now, src, series) {
             seen.pass(now, series);
-            seen.at = now;
+            (seen.at, seen.last_at) = (now, now);
         }
     }
 
@@ -328,8 +328,12 @@ impl Succession {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     last: Numbers,
-    /// When the newest of them did. A copy of an older one is as late as that at most.
+    /// Which of those did after the newest one: they filled gaps before it.
+    filled: u64,
+    /// When the newest of them did.
     at: Time,
+    /// When the last of them did, of whatever number.
+    last_at: Time,
     /// What had passed when the publisher counted anew, and until when copies of that may be under way.
     before: Option<(Numbers, Time)>,
 }
@@ -351,12 +355,12 @@ const SILENCE: Duration = Duration::from_secs(1);
 impl Seen {
     pub(crate) fn before(now: Time, series: u16) -> Seen {
         let last = Numbers { newest: series.wrapping_sub(1), passed: 0 };
-        Seen { last, at: now, before: None }
+        Seen { last, filled: 0, at: now, last_at: now, before: None }
     }
 
     /// Whether an update has not passed.
     pub(crate) fn would_pass(mut self, now: Time, series: u16) -> bool {
-        self.takes(now, series)
+        self.pass(now, series)
     }
 
     /// Whether an update is the next one after all that have passed.
@@ -364,16 +368,13 @@ impl Seen {
         series == self.last.newest.wrapping_add(1)
     }
 
-    /// How long nothing newer has passed.
+    /// How long nothing has passed.
     pub(crate) fn silent_for(self, now: Time) -> Duration {
-        now.since(self.at)
+        now.since(self.last_at)
     }
 
+    /// Whether an update passes now, which it does once.
     pub(crate) fn pass(&mut self, now: Time, series: u16) -> bool {
-        self.takes(now, series)
-    }
-
-    fn takes(&mut self, now: Time, series: u16) -> bool {
         // What was sent before may still come over the other branch, in whatever order.
         if let Some((before, until)) = &mut self.before
             && now <= *until
@@ -383,19 +384,41 @@ impl Seen {
         {
             return before.takes(series);
         }
-        let is_far = !self.last.has_within(ANEW, series);
-        let is_silent = now.since(self.at) > SILENCE;
-        if is_far || is_silent && !self.last.is_before(series) {
-            self.before = (!is_silent).then_some((self.last, now + SILENCE));
-            self.last = Numbers { newest: series, passed: 1 };
-            self.at = now;
+        let is_silent = self.silent_for(now) > SILENCE;
+        let is_newer = self.last.is_before(series);
+        if !self.last.has_within(ANEW, series) || is_silent && !is_newer {
+            let before = (!is_silent).then_some((self.last, now + SILENCE));
+            let last = Numbers { newest: series, passed: 1 };
+            *self = Seen { last, filled: 0, at: now, last_at: now, before };
             return true;
         }
-        // What fills gaps before the newest shows no more than that: its publisher may count anew among those numbers.
-        if self.last.is_before(series) {
-            self.at = now;
+        let is_new = match is_newer {
+            true => self.last.takes(series),
+            false => self.fills(now, series),
+        };
+        if is_newer {
+            (self.at, self.filled) = (now, 0);
         }
-        self.last.takes(series)
+        if is_new {
+            self.last_at = now;
+        }
+        is_new
+    }
+
+    /// Whether an update that is not newer than all has not passed. From now on it has.
+    ///
+    /// What fills gaps does not show that its publisher was not gone: it may count anew among the numbers of
+    /// before. So when the newest number is too long ago for any copy of before to be under way, only what has passed
+    /// since then has.
+    fn fills(&mut self, now: Time, series: u16) -> bool {
+        if now.since(self.at) > SILENCE {
+            self.last.passed = self.filled;
+        }
+        let is_new = self.last.takes(series);
+        if is_new {
+            self.filled |= self.last.bit(series);
+        }
+        is_new
     }
 }
 
@@ -426,17 +449,24 @@ impl Numbers {
             self.newest = series;
             return true;
         }
-        let behind = self.newest.wrapping_sub(series);
-        let bit = 1_u64.checked_shl(behind.into()).unwrap_or(0);
+        let bit = self.bit(series);
         let is_new = bit != 0 && self.passed & bit == 0;
         self.passed |= bit;
         is_new
+    }
+
+    /// The bit of a number that is not higher than all; none if it is too old.
+    fn bit(self, series: u16) -> u64 {
+        1_u64.checked_shl(self.newest.wrapping_sub(series).into()).unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     #[test]
     fn each_number_passes_once_in_whatever_order_it_comes() {
@@ -484,10 +514,59 @@ mod tests {
         assert!([10, 11, 12].into_iter().all(|series| seen.pass(at(10), series)));
         assert!(seen.pass(at(500), 0) && seen.pass(at(1_000), 2));
         assert!(!seen.pass(at(1_010), 10), "the other parent may be as late");
+        assert!(!seen.pass(at(1_011), 2), "so is the copy of what was late");
         for (step, series) in [6, 9, 11, 12, 13].into_iter().enumerate() {
             let now = at(1_350 + 350 * step as u64);
             assert!(seen.pass(now, series), "{series}");
             assert!(!seen.pass(now, series), "{series} again");
+            assert!(!seen.pass(now + Duration::from_millis(10), series), "{series} late");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(14),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        /// Both parents bring all of it, each in its order. Where the numbers of before are nearly as far below the first
+        /// one as is taken for a gap, copies of them may pass again: not so here.
+        #[test]
+        fn who_comes_back_passes_once_and_is_heard_soon(
+            numbers in ((0..u16::MAX - 2 * ANEW, vec(1..6_u16, 1..60)), (Just(0), vec(1..6_u16, 60..90))),
+            (every, away) in (20..120_u64, 50..950_u64),
+            late in [vec(0..450_u64, 16), vec(0..450_u64, 16)],
+        ) {
+            let mut sent = Vec::new();
+            let mut at = 1_000;
+            for (first, steps) in <[_; 2]>::from(numbers) {
+                let began = at;
+                let mut series = first;
+                for step in steps {
+                    sent.push((at, at - began, series));
+                    (at, series) = (at + every, series.wrapping_add(step));
+                }
+                at += away;
+            }
+            let mut brought = Vec::new();
+            for late in late {
+                let mut earliest = 0;
+                for (number, (at, ..)) in sent.iter().enumerate() {
+                    earliest = earliest.max(at + late[number % late.len()]);
+                    brought.push((earliest, number));
+                }
+            }
+            brought.sort_unstable();
+            let mut passed = vec![0; sent.len()];
+            let mut seen = Seen::before(Time::from_millis(brought[0].0), sent[0].2);
+            for (at, number) in brought {
+                passed[number] += u32::from(seen.pass(Time::from_millis(at), sent[number].2));
+            }
+            for (passed, (at, lived, series)) in passed.into_iter().zip(sent) {
+                prop_assert!(passed <= 1, "{series} of {at} ms passed {passed} times");
+                prop_assert!(passed == 1 || lived <= 1_500, "{series} of {at} ms is lost");
+            }
         }
     }
 
