@@ -20,11 +20,12 @@ const TOLD_EVERY: u64 = 100;
 struct Network {
     file: PathBuf,
     next_seed: u64,
+    failures: usize,
     took: Duration,
 }
 
 /// Simulates one seed after another until the time is up, each network for about as long as every other: so there are
-/// many seeds of small ones. All runs have these flags of `canopy sim`.
+/// many seeds of small ones. Those that failed come after the others, as one may be refused with these flags of `canopy sim`.
 pub(crate) fn run(
     folder: &Path,
     minutes: u64,
@@ -35,17 +36,20 @@ pub(crate) fn run(
     let mut networks = networks(folder, first)?;
     let workspace = Workspace::load()?;
     let time = Duration::from_secs(60 * minutes);
-    let mut job = Job::start(&workspace, "sweep", time + BUILD, true)?;
+    // The last run may go on for as long as a build.
+    let mut job = Job::start(&workspace, "sweep", time + 2 * BUILD, true)?;
     build_release(&mut job)?;
     let start = Instant::now();
     let mut tally = Tally::default();
     let mut failures = Vec::new();
     while start.elapsed() < time && failures.len() < ENOUGH {
-        let Some(network) = networks.iter_mut().min_by_key(|network| network.took) else { break };
+        let next = networks.iter_mut().min_by_key(|network| (network.failures, network.took));
+        let Some(network) = next else { break };
         match network.run(&mut job, flags) {
             Ok(()) => tally += Tally::PASSED,
             Err(error) => {
                 job.note(&format!("{error:#}"));
+                network.failures += 1;
                 failures.push(format!("{error:#}"));
                 tally += Tally::FAILED;
             }
@@ -55,7 +59,7 @@ pub(crate) fn run(
         }
     }
     println!();
-    for Network { file, next_seed, took } in &networks {
+    for Network { file, next_seed, took, .. } in &networks {
         println!("{}: seeds {first}..{next_seed}, {}", file.display(), spoken(*took));
     }
     failures.iter().for_each(|failure| println!("FAILED: {failure}"));
@@ -87,7 +91,7 @@ fn networks(folder: &Path, first: u64) -> Result<Vec<Network>> {
     files.retain(|file| file.extension().is_some_and(|end| end == "gml"));
     ensure!(!files.is_empty(), "the folder {} has no network in a .gml file", folder.display());
     files.sort();
-    let network = |file| Network { file, next_seed: first, took: Duration::ZERO };
+    let network = |file| Network { file, next_seed: first, failures: 0, took: Duration::ZERO };
     Ok(files.into_iter().map(network).collect())
 }
 
