@@ -7,7 +7,6 @@
 //! never wait for updates.
 
 use super::allowance::{Allowance, Down, WINDOW, spare};
-use super::looks::WINDOW_OF_RELAYS;
 use super::max_min::{Want, share_out};
 use crate::index::{NONE, PortIndex};
 use canopy_session::SessionIndex;
@@ -261,11 +260,17 @@ impl LinkShares {
         }
     }
 
-    /// Takes note of the time, for a branch and its link.
-    pub(crate) fn advance(&mut self, now: Time, at_once: Duration, port: PortIndex) {
+    /// Takes note of the time, for a branch and its link. Where looks for relays have this `window`, what may be
+    /// saved up is that of the time `at_once`.
+    pub(crate) fn advance(
+        &mut self,
+        now: Time,
+        (at_once, window): (Duration, Duration),
+        port: PortIndex,
+    ) {
         if let Some((branch, link)) = self.shaped(port) {
-            branch.own.advance(now, at_once, spare(branch.guarantee), WINDOW_OF_RELAYS);
-            link.allowance.advance(now, at_once, spare(link.capacity), WINDOW_OF_RELAYS);
+            branch.own.advance(now, at_once, spare(branch.guarantee), window);
+            link.allowance.advance(now, at_once, spare(link.capacity), window);
         }
     }
 
@@ -330,11 +335,11 @@ impl LinkShares {
     pub(crate) fn sync(
         &mut self,
         now: Time,
-        at_once: Duration,
+        (at_once, window): (Duration, Duration),
         bytes_out: impl Fn(SessionIndex) -> u64,
     ) {
         for link in self.links.iter_mut().flatten().filter(|link| link.capacity.is_limited()) {
-            link.allowance.advance(now, at_once, spare(link.capacity), WINDOW_OF_RELAYS);
+            link.allowance.advance(now, at_once, spare(link.capacity), window);
             let bytes = bytes_out(link.session);
             // A link that has come up again counts anew.
             let before = link.accounted.replace(bytes).unwrap_or(bytes);
@@ -453,7 +458,7 @@ mod tests {
         for milli in (5..2_000).step_by(5) {
             let now = Time::from_millis(milli);
             // 200 kbit/s of them.
-            shares.sync(now, REVIEW_EVERY, |_| milli * 25);
+            shares.sync(now, (REVIEW_EVERY, WINDOW), |_| milli * 25);
             if milli % 50 == 0 {
                 shares.offer(3, (100_000, 100));
                 shares.review(now, |_| 0, &mut changed);
@@ -483,7 +488,7 @@ mod tests {
             let (mut shares, mut changed) = (a_link(MEGABIT), Vec::new());
             for milli in (50..3_000).step_by(50) {
                 let now = Time::from_millis(milli);
-                shares.advance(now, REVIEW_EVERY, 4);
+                shares.advance(now, (REVIEW_EVERY, WINDOW), 4);
                 shares.offer(4, (100_000, 100));
                 shares.offer(3, (others, 1));
                 shares.review(now, |_| 0, &mut changed);

@@ -12,7 +12,7 @@ use core::time::Duration;
 const PARTICIPANTS_EVERY: Duration = Duration::from_micros(12_800);
 /// The window of a neighbour relay and of links, where looks are at parts of a tick: eight of them are
 /// 100 ms exactly, and none may be lost because one was late.
-pub(super) const WINDOW_OF_RELAYS: Duration = Duration::from_millis(98);
+const WINDOW_OF_RELAYS: Duration = Duration::from_millis(98);
 
 /// The looks of one class of receivers.
 #[derive(Clone, Copy)]

@@ -101,10 +101,10 @@ impl LeftOut {
 
 /// The receivers of a data thread that have a budget.
 pub(crate) struct Thinning {
-    /// What may be saved up is that of this time: of receivers in the flush at work, and of links, which comtrees of all
-    /// modes share.
+    /// What may be saved up is that of this time, by receivers in the flush at work.
     at_once: Duration,
-    links_at_once: Duration,
+    /// The same of links, which comtrees of all modes share; and the window in which they send no more than they bear.
+    pace_of_links: (Duration, Duration),
     /// By port, as far as any has a budget.
     receivers: Vec<Receiver>,
     limited: Vec<Limited>,
@@ -141,9 +141,10 @@ pub(crate) struct Thinning {
 
 impl Thinning {
     pub(crate) fn new(mode: Mode, max_pairs: u32) -> Thinning {
+        let looks = Looks::new(mode);
         Thinning {
             at_once: at_once(mode),
-            links_at_once: at_once(mode),
+            pace_of_links: (at_once(mode), looks.window(PeerClass::TreeNeighbour)),
             receivers: Vec::new(),
             limited: Vec::new(),
             rows: Rows::new(max_pairs),
@@ -158,7 +159,7 @@ impl Thinning {
             replaced: Vec::new(),
             too_late: Vec::new(),
             thinned: ThinnedReceivers::default(),
-            looks: Looks::new(mode),
+            looks,
             died: Vec::new(),
             creditless: 0,
             flush: 0,
@@ -279,7 +280,7 @@ impl Thinning {
             }
         }
         if fits && self.links.is_any_shaped() {
-            self.links.advance(now, self.links_at_once, port);
+            self.links.advance(now, self.pace_of_links, port);
             if !self.links.fits(port, (bytes, updates)) {
                 return false;
             }
@@ -294,7 +295,7 @@ impl Thinning {
 
     /// The comtrees have other modes from now on.
     pub(crate) fn follow_modes(&mut self, queues: &FlushQueues) {
-        self.links_at_once = queues.longest(at_once);
+        self.pace_of_links.0 = queues.longest(at_once);
     }
 
     /// A flush of comtrees of this mode begins.
@@ -582,7 +583,7 @@ impl Thinning {
     /// What has left over the shaped links is taken from what they bear: `bytes_out` knows the bytes in all.
     pub(crate) fn sync_links(&mut self, now: Time, bytes_out: impl Fn(SessionIndex) -> u64) {
         if self.links.is_any_shaped() {
-            self.links.sync(now, self.links_at_once, bytes_out);
+            self.links.sync(now, self.pace_of_links, bytes_out);
         }
     }
 

@@ -56,7 +56,7 @@ impl Thinning {
         let mut place = 0;
         while let Some(row) = self.rows.listed(place) {
             if let Some(port) = self.rows.get(row).key.alone {
-                self.links.advance(now, self.links_at_once, port);
+                self.links.advance(now, self.pace_of_links, port);
             }
             place += 1;
         }
