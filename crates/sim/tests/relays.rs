@@ -383,6 +383,18 @@ fn seeds_of_shaped_links_that_found_something_pass() {
     for seed in [771_116, 771_198, 771_259] {
         found(seed);
     }
+    // Two of a flow waited for somebody with a budget. The older one went after the floor, and the newest waited for
+    // another one.
+    found(781_563);
+}
+
+#[test]
+fn seeds_with_all_that_limits_that_found_something_pass() {
+    // The same as in the last of those above; and what left with a late tick counted for less than 100 ms.
+    for (relays, seed) in [(5, 790_062), (3, 790_052)] {
+        let [shaping, budgets, floods] = [Some(true); 3];
+        passes(&OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(relays, seed) });
+    }
 }
 
 /// The findings of some seeds with shaped links under a fault.

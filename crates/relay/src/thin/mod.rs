@@ -130,6 +130,8 @@ pub(crate) struct Thinning {
     pub(crate) thinned: ThinnedReceivers,
     /// What is important and died of its age, or was kept no more when its turn came.
     died: Vec<LogNumber>,
+    /// What a newer one of its flow was chosen in place of.
+    overdue: Vec<LogNumber>,
     looks: Looks,
     /// How many updates rows were told of for whose flow there was no room.
     creditless: u64,
@@ -161,6 +163,7 @@ impl Thinning {
             thinned: ThinnedReceivers::default(),
             looks,
             died: Vec::new(),
+            overdue: Vec::new(),
             creditless: 0,
             flush: 0,
             first_of_flush: 0,

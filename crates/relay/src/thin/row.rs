@@ -155,8 +155,11 @@ impl Pair {
     /// sends two between two looks; of the others the newest says all. What goes is put in the order of the log,
     /// where two of a flush may be the other way round if another row was told of the newer one only.
     fn may_keep_two(&self, credit: f32, before: LogNumber) -> bool {
-        let gets_most = self.is_free() || 2.0 * self.rate >= self.demand;
-        gets_most && self.is_due_with(credit - 1.0) && before < self.waiting
+        self.gets_most() && self.is_due_with(credit - 1.0) && before < self.waiting
+    }
+
+    fn gets_most(&self) -> bool {
+        self.is_free() || 2.0 * self.rate >= self.demand
     }
 
     /// Adds the credit of the time that has passed. More than one update's is saved up while none waits only to
@@ -178,6 +181,18 @@ impl Pair {
         if self.gets_nearly_all() && self.fresh <= 2 {
             self.missed = (self.missed + MISSED * f32::from(updates)).min(u8::MAX.into());
         }
+    }
+
+    /// Whether two wait, and both go.
+    fn are_two_due(&self) -> bool {
+        self.earlier != NOTHING && self.is_due_with(self.credit - 1.0)
+    }
+
+    /// Whether the newest is to go in place of the one before it, which was to go, too, when the newest came. By now the
+    /// next one may go as late as a floor from now.
+    fn has_overdue(&self, at: u32, floor: u32) -> bool {
+        let is_late = at.wrapping_sub(self.sent) > floor;
+        self.earlier != NOTHING && !self.are_two_due() && (is_late || !self.gets_most())
     }
 
     /// An update that waits goes, the earlier one first.
@@ -239,6 +254,8 @@ pub(crate) struct Row {
     /// By how much more than the budget is shared out, so that all of it is used and little waits.
     excess: f32,
     order: Vec<(u64, u32)>,
+    /// What was left out for a newer one of its flow as that went, and was not told of yet.
+    overdue: Vec<LogNumber>,
 }
 
 /// What became of an update that a row was told of.
@@ -460,6 +477,11 @@ impl Row {
         self.creditless.as_mut().is_some_and(|creditless| creditless.take_left_out())
     }
 
+    /// Appends what was left out for a newer one of its flow as that went, since this was last asked.
+    pub(crate) fn take_overdue(&mut self, all: &mut Vec<LogNumber>) {
+        all.append(&mut self.overdue);
+    }
+
     /// The place of a flow's pair: often the one behind that of the last, for publishers go on in turn.
     #[inline]
     fn find(&self, flow: FlowId) -> Option<u32> {
@@ -623,6 +645,11 @@ impl Row {
                     break 'all;
                 }
                 gone += cost;
+                if pair.has_overdue(at, floor) {
+                    self.overdue.push(core::mem::replace(&mut pair.earlier, NOTHING));
+                    pair.miss(1);
+                    self.waiting -= 1;
+                }
                 chosen.push(pair.take(now));
                 self.waiting -= 1;
             }
@@ -668,8 +695,7 @@ impl Row {
                 // bits are inverted because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40 | u64::from(!missed) << 32;
                 self.order.push((key | u64::from(!last.to_bits()), place));
-                let are_two = pair.earlier != NOTHING && pair.is_due_with(pair.credit - 1.0);
-                due += down.cost(pair.len.into(), 1) * if are_two { 2 } else { 1 };
+                due += down.cost(pair.len.into(), 1) * if pair.are_two_due() { 2 } else { 1 };
             }
             place += 1;
         }

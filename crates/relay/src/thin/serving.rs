@@ -103,10 +103,14 @@ impl Thinning {
         let estimate = of_leftovers + self.choose((now, fairness), row, down);
         let entry = self.rows.get_mut(row);
         let closed = before - entry.row.pairs();
-        if entry.row.take_left_out() || entry.is_waiting() {
+        entry.row.take_overdue(&mut self.overdue);
+        if entry.row.take_left_out() || entry.is_waiting() || !self.overdue.is_empty() {
             entry.bound_at = now;
         }
         let urgent = entry.row.take_urgent_chosen();
+        for update in self.overdue.drain(..) {
+            self.rows.leave_out(row, (update, false), &self.log);
+        }
         let replaced = self.rows.take_left_out(row, &mut self.replaced);
         self.rows.give_back(row, closed);
         self.take_chosen(row, urgent, pending, numbers);

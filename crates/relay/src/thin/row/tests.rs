@@ -134,9 +134,14 @@ impl OneFlow {
 
     /// Something came at this time.
     fn note(&mut self, millis: u64) -> Noted {
+        self.note_of(1, millis)
+    }
+
+    /// The same of another flow.
+    fn note_of(&mut self, flow: FlowId, millis: u64) -> Noted {
         self.updates += 1;
         let (update, order, series) = (self.updates, self.updates, self.updates as u16);
-        let news = News { flow: 1, weight: 1.0, level: 0, len: LEN, update, order, series };
+        let news = News { flow, weight: 1.0, level: 0, len: LEN, update, order, series };
         self.row.note(Time::from_millis(millis), &news, || true)
     }
 
@@ -199,6 +204,29 @@ fn of_two_that_wait_whichever_is_wanted_stays() {
         assert_eq!(row.note(now, &of_one_flow(6, 3), || true), Noted::Waits);
         assert_eq!(row.count_waiting(), 2);
     }
+}
+
+/// Both were due while all could go. Then the budget holds a fraction of it, and whatever goes is the last for long.
+#[test]
+fn of_two_that_wait_the_newest_goes_where_only_one_is_due_any_more() {
+    let mut one = OneFlow::new(1000);
+    for look in 0..40 {
+        one.note(50 * look + 1);
+        one.note_of(2, 50 * look + 2);
+        one.serve(50 * look + 50);
+    }
+    assert_eq!([one.note(2101), one.note(2102)], [Noted::Waits; 2]);
+    let (earlier, newest) = (one.updates - 1, one.updates);
+    one.down = Down { bits: 0, updates: 2 };
+    let mut looks = (43..120).map(|look| {
+        one.note_of(2, 50 * look - 1);
+        one.serve(50 * look)
+    });
+    let is_either = |update: &LogNumber| [earlier, newest].contains(update);
+    assert_eq!(looks.find_map(|chosen| chosen.into_iter().find(is_either)), Some(newest));
+    let mut overdue = Vec::new();
+    one.row.take_overdue(&mut overdue);
+    assert_eq!(overdue, [earlier]);
 }
 
 /// It gets four of the twenty updates that it sends.
