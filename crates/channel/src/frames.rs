@@ -69,10 +69,18 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
 /// Puts a frame behind others.
 pub(crate) fn push_frame(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ChannelError> {
-    let length = u16::try_from(bytes.len()).map_err(|_| ChannelError::TooLong(bytes.len()))?;
-    out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(bytes);
+    push_empty_frame(out, bytes.len())?.copy_from_slice(bytes);
     Ok(())
+}
+
+/// Puts a frame of this length behind others. Returns its bytes, which are to be filled.
+pub(crate) fn push_empty_frame(out: &mut Vec<u8>, len: usize) -> Result<&mut [u8], ChannelError> {
+    let length = u16::try_from(len).map_err(|_| ChannelError::TooLong(len))?;
+    out.reserve(PREFIX + len);
+    out.extend_from_slice(&length.to_be_bytes());
+    let from = out.len();
+    out.resize(from + len, 0);
+    Ok(&mut out[from..])
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use canopy_session::Pattern;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -24,11 +25,14 @@ async fn connection() -> (TcpStream, TcpStream) {
 async fn channel() -> (Channel, Channel) {
     let (called, accepted) = connection().await;
     let (caller, controller) = (identity(1), identity(2));
-    let (called, accepted) = tokio::join!(
-        Channel::call(called, &caller, controller.public(), SOON),
-        Channel::accept(accepted, &controller, SOON)
-    );
-    (called.unwrap(), accepted.unwrap())
+    let call = async {
+        let mut called = Channel::call(called, &caller, controller.public(), SOON).await.unwrap();
+        // As if nothing were said with it.
+        called.sender.send_all([[0; 0]; 0]).await.unwrap();
+        called
+    };
+    let (called, accepted) = tokio::join!(call, Channel::accept(accepted, &controller, SOON));
+    (called, accepted.unwrap())
 }
 
 #[test]
@@ -82,6 +86,60 @@ fn who_answers_without_the_key_is_not_believed() {
         let call = Channel::call(called, &caller, expected.public(), SOON);
         let (called, ()) = tokio::join!(call, answer);
         assert!(matches!(called, Err(ChannelError::NotTheController)), "{called:?}");
+    });
+}
+
+/// Who calls, by what it has said, and what it asks; it says so with this pattern.
+async fn accepted_from(
+    pattern: Pattern,
+    caller: &Identity,
+    alter: impl FnOnce(&mut Vec<u8>),
+) -> Result<(PublicKey, Hello), ChannelError> {
+    let (called, accepted) = connection().await;
+    let controller = identity(2);
+    let (mut frames, mut write) = split(called).unwrap();
+    let random = noise::Random32;
+    let begun = caller.handshake(pattern, noise::PROLOGUE, random).unwrap();
+    let begun = begun.remote_public_key(controller.public()).unwrap();
+    let mut handshake = Handshake(begun.build_initiator().unwrap());
+    let call = async {
+        send_frame(&mut write, &handshake.write().unwrap()).await.unwrap();
+        handshake.read(frames.next(MOST_HANDSHAKE).await.unwrap()).unwrap();
+        if !handshake.is_complete() {
+            let mut third = handshake.write().unwrap();
+            alter(&mut third);
+            send_frame(&mut write, &third).await.unwrap();
+        }
+        let mut called = Channel::of(handshake, frames, write, Vec::new()).unwrap();
+        _ = called.ask::<()>(&Hello::Relays, SOON).await;
+    };
+    let accept = async {
+        let mut accepted = Channel::accept(accepted, &controller, SOON).await?;
+        let hello = accepted.asked(SOON).await?;
+        Ok((*accepted.peer(), hello))
+    };
+    tokio::join!(call, accept).1
+}
+
+#[test]
+fn callers_of_earlier_releases_are_known_too() {
+    run(async {
+        for pattern in [Pattern::Ik, Pattern::Xk] {
+            let (peer, hello) = accepted_from(pattern, &identity(1), |_| ()).await.unwrap();
+            assert_eq!((&peer, hello), (identity(1).public(), Hello::Relays), "{pattern:?}");
+        }
+    });
+}
+
+#[test]
+fn who_calls_is_believed_only_with_the_key_and_whole() {
+    run(async {
+        // 48 bytes with the key, 16 that prove that the caller has its secret.
+        for at in 0..64 {
+            let alter = |third: &mut Vec<u8>| third[at] ^= 1;
+            let accepted = accepted_from(Pattern::Xk, &identity(1), alter).await;
+            assert!(matches!(accepted, Err(ChannelError::NotACaller)), "byte {at}: {accepted:?}");
+        }
     });
 }
 
