@@ -1,6 +1,7 @@
 //! Relays: listed, drained.
 
 use crate::body::{Budget, name};
+use crate::members::hex;
 use crate::problem::Problem;
 use crate::removal::RemovalAsk;
 use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
@@ -147,7 +148,7 @@ fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
     RelayView {
         name: relay.name.to_string(),
         id: relay.id.0,
-        key: relay.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        key: hex(&relay.key),
         address: relay.native.to_string(),
         state: state_of(relay.state).to_owned(),
         removing: relay.removing,
