@@ -24,6 +24,12 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frames { read, buffer: Vec::new(), taken: 0 }
     }
 
+    /// What it reads from.
+    #[cfg(test)]
+    pub(crate) fn into_inner(self) -> R {
+        self.read
+    }
+
     /// The next frame, of at most so many bytes. If this is given up halfway, nothing is lost: the next
     /// call goes on.
     pub(crate) async fn next(&mut self, most: usize) -> Result<&[u8], ChannelError> {

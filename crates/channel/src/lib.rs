@@ -41,8 +41,8 @@ use socket2::{SockRef, TcpKeepalive};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Bytes that a sealed message has beside what is in it.
@@ -54,6 +54,8 @@ pub const MOST: usize = MOST_SEALED - TAG;
 const PROBE: Duration = Duration::from_secs(1);
 /// A connection ends when the other side's host has confirmed nothing for so long.
 const VANISHED: Duration = Duration::from_secs(3);
+/// Answers are no longer than this for the most part.
+const MOSTLY: usize = 2048;
 /// The longest message of a handshake, bytes: its payload is empty.
 const MOST_HANDSHAKE: usize = 256;
 
@@ -80,7 +82,8 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut frames, mut write) = split(stream)?;
+            prepare(SockRef::from(&stream))?;
+            let (mut frames, mut write) = split(stream);
             let mut handshake = Handshake::caller(own, controller)?;
             send_frame(&mut write, &handshake.write()?).await?;
             let second = frames.next(MOST_HANDSHAKE).await?;
@@ -92,8 +95,8 @@ impl Channel {
         .await
     }
 
-    /// Answers a caller on a connection; [`Channel::peer`] says who it is. It takes at most as long as
-    /// the deadline says.
+    /// Answers a caller on a connection of a listener that was [prepared](prepare_listener);
+    /// [`Channel::peer`] says who it is. It takes at most as long as the deadline says.
     ///
     /// # Errors
     /// The other side means another controller, says something else, or says nothing in time.
@@ -103,7 +106,7 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut frames, mut write) = split(stream)?;
+            let (mut frames, mut write) = split(stream);
             let first = frames.next(MOST_HANDSHAKE).await?;
             let begun = Handshake::controller(own, first);
             let mut handshake = begun.map_err(|_| ChannelError::NotACaller)?;
@@ -188,9 +191,25 @@ impl Channel {
         &mut self,
         reply: &Reply<T>,
     ) -> Result<(), ChannelError> {
-        let message = serde_json::to_vec(reply).map_err(ChannelError::Text)?;
+        let mut message = Vec::with_capacity(MOSTLY);
+        serde_json::to_writer(&mut message, reply).map_err(ChannelError::Text)?;
         self.send(&message).await
     }
+}
+
+/// Has all connections that a listener accepts be what channels need: they leave what is sent at once, and end if
+/// the other side's host has vanished. Each takes it over, so it costs no call for each.
+///
+/// # Errors
+/// What the operating system says.
+pub fn prepare_listener(listener: &TcpListener) -> std::io::Result<()> {
+    prepare(SockRef::from(listener))
+}
+
+fn prepare(socket: SockRef<'_>) -> std::io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE))?;
+    socket.set_tcp_user_timeout(Some(VANISHED))
 }
 
 /// The sending half of a channel.
@@ -276,13 +295,9 @@ fn open(
     Ok(message)
 }
 
-fn split(stream: TcpStream) -> Result<(Frames<OwnedReadHalf>, OwnedWriteHalf), ChannelError> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE))?;
-    socket.set_tcp_user_timeout(Some(VANISHED))?;
+fn split(stream: TcpStream) -> (Frames<OwnedReadHalf>, OwnedWriteHalf) {
     let (read, write) = stream.into_split();
-    Ok((Frames::new(read), write))
+    (Frames::new(read), write)
 }
 
 async fn within<T>(

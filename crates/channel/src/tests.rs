@@ -2,7 +2,6 @@ use super::*;
 use canopy_session::Pattern;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -16,6 +15,7 @@ fn run(test: impl Future<Output = ()>) {
 
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    prepare_listener(&listener).unwrap();
     let (called, accepted) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     (called.unwrap(), accepted.unwrap().0)
@@ -33,6 +33,21 @@ async fn channel() -> (Channel, Channel) {
     };
     let (called, accepted) = tokio::join!(call, Channel::accept(accepted, &controller, SOON));
     (called, accepted.unwrap())
+}
+
+#[test]
+fn both_ends_send_at_once_and_find_out_that_the_others_host_has_vanished() {
+    run(async {
+        let (caller, controller) = channel().await;
+        for end in [caller, controller] {
+            let stream = end.receiver.frames.into_inner().reunite(end.sender.write).unwrap();
+            let socket = SockRef::from(&stream);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            let probed = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+            assert_eq!((probed.0.unwrap(), probed.1.unwrap()), (PROBE, PROBE));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED));
+        }
+    });
 }
 
 #[test]
@@ -78,7 +93,7 @@ fn who_answers_without_the_key_is_not_believed() {
         let (called, accepted) = connection().await;
         let caller = identity(1);
         let answer = async {
-            let (mut frames, mut write) = split(accepted).unwrap();
+            let (mut frames, mut write) = split(accepted);
             let _first = frames.next(MOST_HANDSHAKE).await.unwrap();
             send_frame(&mut write, &[9; 48]).await.unwrap();
         };
@@ -97,7 +112,7 @@ async fn accepted_from(
 ) -> Result<(PublicKey, Hello), ChannelError> {
     let (called, accepted) = connection().await;
     let controller = identity(2);
-    let (mut frames, mut write) = split(called).unwrap();
+    let (mut frames, mut write) = split(called);
     let random = noise::Random32;
     let begun = caller.handshake(pattern, noise::PROLOGUE, random).unwrap();
     let begun = begun.remote_public_key(controller.public()).unwrap();
