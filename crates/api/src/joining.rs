@@ -1,7 +1,7 @@
 //! Whom a participant joins, and what it is told.
 
 use crate::body::name;
-use crate::members::{Nearness, time_text};
+use crate::members::{Nearness, hex, time_text};
 use crate::problem::Problem;
 use crate::worlds::ChannelView;
 use crate::{Budget, NewMember};
@@ -181,6 +181,6 @@ fn place(relay: &Relay) -> RelayPlace {
     RelayPlace {
         name: relay.name.to_string(),
         address: relay.native.to_string(),
-        key: relay.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        key: hex(&relay.key),
     }
 }

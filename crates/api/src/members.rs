@@ -234,6 +234,15 @@ fn bar(seconds: Option<u64>) -> Result<Duration, Problem> {
     Ok(Duration::from_secs(seconds))
 }
 
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
+    text
+}
+
 /// A time of the controller, which is counted from 1970, as text.
 pub(crate) fn time_text(time: Time) -> String {
     UnixTime(time.as_nanos() / 1_000_000_000).to_string()
@@ -243,7 +252,7 @@ fn view(controller: &Controller, member: &Member) -> MemberView {
     MemberView {
         address: member.address.to_string(),
         subject: member.subject.clone(),
-        owner: member.owner.iter().map(|byte| format!("{byte:02x}")).collect(),
+        owner: hex(&member.owner),
         relay: name_of(controller, member.relay),
         state: match member.state {
             MemberState::Held => "held",

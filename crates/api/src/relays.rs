@@ -1,11 +1,10 @@
 //! Relays: listed, drained, removed, and let in again.
 
 use crate::body::{Budget, name};
+use crate::members::hex;
 use crate::problem::Problem;
 use crate::removal::RemovalAsk;
-use canopy_control::{
-    Account, Controller, Key, MemberState, Relay, RelayId, RelayState, RemovedRelay,
-};
+use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState, RemovedRelay};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
@@ -82,7 +81,7 @@ pub fn relays(controller: &Controller) -> Relays {
     let gone = |of: &RemovedRelay| RemovedView {
         name: of.name.to_string(),
         id: of.id.0,
-        key: key_in_words(&of.key),
+        key: hex(&of.key),
     };
     let removed = controller.removed_relays().map(gone).collect();
     Relays { relays: controller.relays().map(view).collect(), removed }
@@ -162,10 +161,6 @@ pub(crate) fn name_of(controller: &Controller, id: RelayId) -> String {
     relay.map_or_else(|| id.0.to_string(), |relay| relay.name.to_string())
 }
 
-fn key_in_words(key: &Key) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn state_of(state: RelayState) -> &'static str {
     match state {
         RelayState::Joining => "joining",
@@ -181,7 +176,7 @@ fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
     RelayView {
         name: relay.name.to_string(),
         id: relay.id.0,
-        key: key_in_words(&relay.key),
+        key: hex(&relay.key),
         address: relay.native.to_string(),
         state: state_of(relay.state).to_owned(),
         removing: relay.removing,

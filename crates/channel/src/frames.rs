@@ -24,6 +24,12 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frames { read, buffer: Vec::new(), taken: 0 }
     }
 
+    /// What it reads from.
+    #[cfg(test)]
+    pub(crate) fn into_inner(self) -> R {
+        self.read
+    }
+
     /// The next frame, of at most so many bytes. If this is given up halfway, nothing is lost: the next
     /// call goes on.
     pub(crate) async fn next(&mut self, most: usize) -> Result<&[u8], ChannelError> {
@@ -69,10 +75,18 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
 /// Puts a frame behind others.
 pub(crate) fn push_frame(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ChannelError> {
-    let length = u16::try_from(bytes.len()).map_err(|_| ChannelError::TooLong(bytes.len()))?;
-    out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(bytes);
+    push_empty_frame(out, bytes.len())?.copy_from_slice(bytes);
     Ok(())
+}
+
+/// Puts a frame of this length behind others. Returns its bytes, which are to be filled.
+pub(crate) fn push_empty_frame(out: &mut Vec<u8>, len: usize) -> Result<&mut [u8], ChannelError> {
+    let length = u16::try_from(len).map_err(|_| ChannelError::TooLong(len))?;
+    out.reserve(PREFIX + len);
+    out.extend_from_slice(&length.to_be_bytes());
+    let from = out.len();
+    out.resize(from + len, 0);
+    Ok(&mut out[from..])
 }
 
 #[cfg(test)]

@@ -1,16 +1,20 @@
 //! Sealed messages between the controller and whoever asks it, over TCP.
 //!
-//! The handshake is Noise IK, as between participants and relays: the caller knows the controller's
-//! public key, and the controller learns the caller's. Each message has a number within the seal, so
-//! nothing on the way can be altered, left out, repeated or put in another order unnoticed.
+//! The handshake is Noise XK: the caller knows the controller's public key, and tells its own once the
+//! controller has proved to have that. Each message has a number within the seal, so nothing on the way
+//! can be altered, left out, repeated or put in another order unnoticed.
 //!
 //! ```text
 //!  u16 length │ first message       caller → controller
 //!  u16 length │ second message      controller → caller
+//!  u16 length │ third message       caller → controller, together with what follows
 //!  u16 length │ sealed message      both ways, from then on
 //! ```
 //!
-//! The first sealed message is a [`Hello`], which says what the caller wants.
+//! The first sealed message is a [`Hello`], which says what the caller wants. It is what makes the third
+//! message leave, so the handshake takes no more ways than one of two messages, and the caller speaks first.
+//!
+//! Callers of earlier releases begin with Noise IK, whose first message is longer and whose second one is the last.
 //!
 //! A host that vanishes without a word is noticed within three seconds, by both sides: TCP probes the
 //! connection each second.
@@ -30,15 +34,15 @@ pub use hello::{Budget, Hello, Join, Nearness, Register, Registered, Reply};
 pub use pieces::{NoPiece, Pieces, pieces};
 
 use canopy_session::{Identity, PublicKey};
-use frames::{Frames, push_frame};
+use frames::{Frames, push_empty_frame, push_frame};
 use noise::Handshake;
 use snow::StatelessTransportState;
 use socket2::{SockRef, TcpKeepalive};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Bytes that a sealed message has beside what is in it.
@@ -50,6 +54,8 @@ pub const MOST: usize = MOST_SEALED - TAG;
 const PROBE: Duration = Duration::from_secs(1);
 /// A connection ends when the other side's host has confirmed nothing for so long.
 const VANISHED: Duration = Duration::from_secs(3);
+/// Answers are no longer than this for the most part.
+const MOSTLY: usize = 2048;
 /// The longest message of a handshake, bytes: its payload is empty.
 const MOST_HANDSHAKE: usize = 256;
 
@@ -76,18 +82,21 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut frames, mut write) = split(stream)?;
+            prepare(SockRef::from(&stream))?;
+            let (mut frames, mut write) = split(stream);
             let mut handshake = Handshake::caller(own, controller)?;
             send_frame(&mut write, &handshake.write()?).await?;
             let second = frames.next(MOST_HANDSHAKE).await?;
             handshake.read(second).map_err(|_| ChannelError::NotTheController)?;
-            Channel::of(handshake, frames, write)
+            let mut third = Vec::new();
+            push_frame(&mut third, &handshake.write()?)?;
+            Channel::of(handshake, frames, write, third)
         })
         .await
     }
 
-    /// Answers a caller on a connection; [`Channel::peer`] says who it is. It takes at most as long as
-    /// the deadline says.
+    /// Answers a caller on a connection of a listener that was [prepared](prepare_listener);
+    /// [`Channel::peer`] says who it is. It takes at most as long as the deadline says.
     ///
     /// # Errors
     /// The other side means another controller, says something else, or says nothing in time.
@@ -97,12 +106,16 @@ impl Channel {
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
         within(deadline, async {
-            let (mut frames, mut write) = split(stream)?;
-            let mut handshake = Handshake::controller(own)?;
+            let (mut frames, mut write) = split(stream);
             let first = frames.next(MOST_HANDSHAKE).await?;
-            handshake.read(first).map_err(|_| ChannelError::NotACaller)?;
+            let begun = Handshake::controller(own, first);
+            let mut handshake = begun.map_err(|_| ChannelError::NotACaller)?;
             send_frame(&mut write, &handshake.write()?).await?;
-            Channel::of(handshake, frames, write)
+            if !handshake.is_complete() {
+                let third = frames.next(MOST_HANDSHAKE).await?;
+                handshake.read(third).map_err(|_| ChannelError::NotACaller)?;
+            }
+            Channel::of(handshake, frames, write, Vec::new())
         })
         .await
     }
@@ -111,10 +124,11 @@ impl Channel {
         handshake: Handshake,
         frames: Frames<OwnedReadHalf>,
         write: OwnedWriteHalf,
+        waiting: Vec<u8>,
     ) -> Result<Channel, ChannelError> {
         let (peer, seal) = handshake.finish()?;
         let seal = Arc::new(seal);
-        let sender = Sender { seal: seal.clone(), number: 0, write };
+        let sender = Sender { seal: seal.clone(), number: 0, write, waiting };
         let receiver = Receiver { seal, number: 0, frames };
         Ok(Channel { sender, receiver, peer })
     }
@@ -177,9 +191,25 @@ impl Channel {
         &mut self,
         reply: &Reply<T>,
     ) -> Result<(), ChannelError> {
-        let message = serde_json::to_vec(reply).map_err(ChannelError::Text)?;
+        let mut message = Vec::with_capacity(MOSTLY);
+        serde_json::to_writer(&mut message, reply).map_err(ChannelError::Text)?;
         self.send(&message).await
     }
+}
+
+/// Has all connections that a listener accepts be what channels need: they leave what is sent at once, and end if
+/// the other side's host has vanished. Each takes it over, so it costs no call for each.
+///
+/// # Errors
+/// What the operating system says.
+pub fn prepare_listener(listener: &TcpListener) -> std::io::Result<()> {
+    prepare(SockRef::from(listener))
+}
+
+fn prepare(socket: SockRef<'_>) -> std::io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE))?;
+    socket.set_tcp_user_timeout(Some(VANISHED))
 }
 
 /// The sending half of a channel.
@@ -188,6 +218,8 @@ pub struct Sender {
     seal: Arc<StatelessTransportState>,
     number: u64,
     write: OwnedWriteHalf,
+    /// What leaves with the next message.
+    waiting: Vec<u8>,
 }
 
 impl Sender {
@@ -203,22 +235,21 @@ impl Sender {
     /// Sends several messages, as [`Sender::send`] does, in one piece if the connection takes it.
     ///
     /// # Errors
-    /// As there.
+    /// As there. Messages before one that is too long leave with the next call.
     pub async fn send_all<M: AsRef<[u8]>>(
         &mut self,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<(), ChannelError> {
-        let mut out = Vec::new();
         for message in messages {
             let message = message.as_ref();
             if message.len() > MOST {
                 return Err(ChannelError::TooLong(message.len()));
             }
-            let mut sealed = vec![0; message.len() + TAG];
-            let len = self.seal.write_message(self.number, message, &mut sealed)?;
+            let sealed = push_empty_frame(&mut self.waiting, message.len() + TAG)?;
+            self.seal.write_message(self.number, message, sealed)?;
             self.number += 1;
-            push_frame(&mut out, &sealed[..len])?;
         }
+        let out = std::mem::take(&mut self.waiting);
         Ok(self.write.write_all(&out).await?)
     }
 }
@@ -264,13 +295,9 @@ fn open(
     Ok(message)
 }
 
-fn split(stream: TcpStream) -> Result<(Frames<OwnedReadHalf>, OwnedWriteHalf), ChannelError> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE).with_interval(PROBE))?;
-    socket.set_tcp_user_timeout(Some(VANISHED))?;
+fn split(stream: TcpStream) -> (Frames<OwnedReadHalf>, OwnedWriteHalf) {
     let (read, write) = stream.into_split();
-    Ok((Frames::new(read), write))
+    (Frames::new(read), write)
 }
 
 async fn within<T>(

@@ -1,16 +1,19 @@
 //! The handshake's keys.
 
 use crate::{ChannelError, MOST_HANDSHAKE};
-use canopy_session::{Identity, PublicKey};
+use canopy_session::{Identity, Pattern, PublicKey};
 use snow::types::Random;
 use snow::{HandshakeState, StatelessTransportState};
 
 /// What both sides must mean alike: it tells channels from sessions with relays.
-const PROLOGUE: &[u8] = b"canopy control 1";
+pub(crate) const PROLOGUE: &[u8] = b"canopy control 1";
+
+/// The length of the first message of [`Pattern::Ik`], by which callers of earlier releases begin. Theirs tells who they are.
+const FIRST_OF_IK: usize = 32 + 48 + 16;
 
 /// Random numbers of the operating system.
 #[derive(Clone)]
-struct Random32;
+pub(crate) struct Random32;
 
 impl Random for Random32 {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
@@ -19,16 +22,21 @@ impl Random for Random32 {
 }
 
 /// One side's, between the messages.
-pub(crate) struct Handshake(HandshakeState);
+pub(crate) struct Handshake(pub(crate) HandshakeState);
 
 impl Handshake {
     pub(crate) fn caller(own: &Identity, controller: &PublicKey) -> Result<Handshake, snow::Error> {
-        let builder = own.handshake(PROLOGUE, Random32)?.remote_public_key(controller)?;
-        Ok(Handshake(builder.build_initiator()?))
+        let builder = own.handshake(Pattern::Xk, PROLOGUE, Random32)?;
+        Ok(Handshake(builder.remote_public_key(controller)?.build_initiator()?))
     }
 
-    pub(crate) fn controller(own: &Identity) -> Result<Handshake, snow::Error> {
-        Ok(Handshake(own.handshake(PROLOGUE, Random32)?.build_responder()?))
+    /// The controller's side, which has got the caller's first message.
+    pub(crate) fn controller(own: &Identity, first: &[u8]) -> Result<Handshake, snow::Error> {
+        let pattern = if first.len() == FIRST_OF_IK { Pattern::Ik } else { Pattern::Xk };
+        let mut handshake =
+            Handshake(own.handshake(pattern, PROLOGUE, Random32)?.build_responder()?);
+        handshake.read(first)?;
+        Ok(handshake)
     }
 
     /// Its next message.
@@ -42,6 +50,11 @@ impl Handshake {
     /// Takes the other side's message.
     pub(crate) fn read(&mut self, message: &[u8]) -> Result<(), snow::Error> {
         self.0.read_message(message, &mut [0; MOST_HANDSHAKE]).map(|_| ())
+    }
+
+    /// Whether both sides have said what they had to.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0.is_handshake_finished()
     }
 
     /// The other side's key, and the keys of the channel.

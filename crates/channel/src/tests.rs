@@ -1,7 +1,7 @@
 use super::*;
+use canopy_session::Pattern;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -15,6 +15,7 @@ fn run(test: impl Future<Output = ()>) {
 
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    prepare_listener(&listener).unwrap();
     let (called, accepted) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     (called.unwrap(), accepted.unwrap().0)
@@ -24,11 +25,29 @@ async fn connection() -> (TcpStream, TcpStream) {
 async fn channel() -> (Channel, Channel) {
     let (called, accepted) = connection().await;
     let (caller, controller) = (identity(1), identity(2));
-    let (called, accepted) = tokio::join!(
-        Channel::call(called, &caller, controller.public(), SOON),
-        Channel::accept(accepted, &controller, SOON)
-    );
-    (called.unwrap(), accepted.unwrap())
+    let call = async {
+        let mut called = Channel::call(called, &caller, controller.public(), SOON).await.unwrap();
+        // As if nothing were said with it.
+        called.sender.send_all([[0; 0]; 0]).await.unwrap();
+        called
+    };
+    let (called, accepted) = tokio::join!(call, Channel::accept(accepted, &controller, SOON));
+    (called, accepted.unwrap())
+}
+
+#[test]
+fn both_ends_send_at_once_and_find_out_that_the_others_host_has_vanished() {
+    run(async {
+        let (caller, controller) = channel().await;
+        for end in [caller, controller] {
+            let stream = end.receiver.frames.into_inner().reunite(end.sender.write).unwrap();
+            let socket = SockRef::from(&stream);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            let probed = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+            assert_eq!((probed.0.unwrap(), probed.1.unwrap()), (PROBE, PROBE));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED));
+        }
+    });
 }
 
 #[test]
@@ -74,7 +93,7 @@ fn who_answers_without_the_key_is_not_believed() {
         let (called, accepted) = connection().await;
         let caller = identity(1);
         let answer = async {
-            let (mut frames, mut write) = split(accepted).unwrap();
+            let (mut frames, mut write) = split(accepted);
             let _first = frames.next(MOST_HANDSHAKE).await.unwrap();
             send_frame(&mut write, &[9; 48]).await.unwrap();
         };
@@ -82,6 +101,60 @@ fn who_answers_without_the_key_is_not_believed() {
         let call = Channel::call(called, &caller, expected.public(), SOON);
         let (called, ()) = tokio::join!(call, answer);
         assert!(matches!(called, Err(ChannelError::NotTheController)), "{called:?}");
+    });
+}
+
+/// Who calls, by what it has said, and what it asks; it says so with this pattern.
+async fn accepted_from(
+    pattern: Pattern,
+    caller: &Identity,
+    alter: impl FnOnce(&mut Vec<u8>),
+) -> Result<(PublicKey, Hello), ChannelError> {
+    let (called, accepted) = connection().await;
+    let controller = identity(2);
+    let (mut frames, mut write) = split(called);
+    let random = noise::Random32;
+    let begun = caller.handshake(pattern, noise::PROLOGUE, random).unwrap();
+    let begun = begun.remote_public_key(controller.public()).unwrap();
+    let mut handshake = Handshake(begun.build_initiator().unwrap());
+    let call = async {
+        send_frame(&mut write, &handshake.write().unwrap()).await.unwrap();
+        handshake.read(frames.next(MOST_HANDSHAKE).await.unwrap()).unwrap();
+        if !handshake.is_complete() {
+            let mut third = handshake.write().unwrap();
+            alter(&mut third);
+            send_frame(&mut write, &third).await.unwrap();
+        }
+        let mut called = Channel::of(handshake, frames, write, Vec::new()).unwrap();
+        _ = called.ask::<()>(&Hello::Relays, SOON).await;
+    };
+    let accept = async {
+        let mut accepted = Channel::accept(accepted, &controller, SOON).await?;
+        let hello = accepted.asked(SOON).await?;
+        Ok((*accepted.peer(), hello))
+    };
+    tokio::join!(call, accept).1
+}
+
+#[test]
+fn callers_of_earlier_releases_are_known_too() {
+    run(async {
+        for pattern in [Pattern::Ik, Pattern::Xk] {
+            let (peer, hello) = accepted_from(pattern, &identity(1), |_| ()).await.unwrap();
+            assert_eq!((&peer, hello), (identity(1).public(), Hello::Relays), "{pattern:?}");
+        }
+    });
+}
+
+#[test]
+fn who_calls_is_believed_only_with_the_key_and_whole() {
+    run(async {
+        // 48 bytes with the key, 16 that prove that the caller has its secret.
+        for at in 0..64 {
+            let alter = |third: &mut Vec<u8>| third[at] ^= 1;
+            let accepted = accepted_from(Pattern::Xk, &identity(1), alter).await;
+            assert!(matches!(accepted, Err(ChannelError::NotACaller)), "byte {at}: {accepted:?}");
+        }
     });
 }
 

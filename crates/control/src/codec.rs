@@ -19,6 +19,9 @@ pub enum CodecError {
     Trailing(usize),
 }
 
+/// Records and messages are no longer than this for the most part.
+pub(crate) const MOSTLY: usize = 128;
+
 /// What has a compact form.
 pub(crate) trait Coded: Sized {
     /// Appends it.
@@ -28,7 +31,7 @@ pub(crate) trait Coded: Sized {
 
     /// Its bytes.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(MOSTLY);
         self.put(&mut out);
         out
     }

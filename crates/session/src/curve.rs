@@ -27,6 +27,12 @@ impl Curve {
         Curve { private, public: portable::public(private) }
     }
 
+    /// A pair that is none: with the public key of somebody whose private key is not known.
+    #[cfg(test)]
+    pub(crate) fn posing(private: [u8; LEN], public: PublicKey) -> Curve {
+        Curve { private, public }
+    }
+
     /// The private key.
     pub(crate) fn private(&self) -> &[u8; LEN] {
         &self.private

@@ -22,7 +22,7 @@ mod ticket;
 pub use answer::{Answer, refuse, unknown};
 pub use curve::PublicKey;
 pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
-pub use primitives::Identity;
+pub use primitives::{Identity, Pattern};
 pub use requests::RequestNumber;
 pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, PacketsPerKey, Reader};
 pub use secret::derive;

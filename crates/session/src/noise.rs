@@ -2,7 +2,7 @@
 //! its own and what it asks for in the first message, and has the session's keys with the second.
 
 use crate::curve::PublicKey;
-use crate::primitives::Identity;
+use crate::primitives::{Identity, Pattern};
 use crate::secret::{Secret, SeededRandom};
 use canopy_wire::{TAG_LEN, Tag, VERSION};
 use snow::types::Random;
@@ -46,7 +46,7 @@ fn builder<'own>(
     seed: [u8; 32],
     prologue: &'own Prologue,
 ) -> Result<Builder<'own>, snow::Error> {
-    own.handshake(&prologue.0, SeededRandom::from_drawn(seed))
+    own.handshake(Pattern::Ik, &prologue.0, SeededRandom::from_drawn(seed))
 }
 
 /// The secrets of a session, one for each direction.

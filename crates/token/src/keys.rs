@@ -1,6 +1,6 @@
 //! Keys that sign tokens and keys that verify them, in PASERK text.
 
-use crate::paseto::{Footer, MAX_TOKEN};
+use crate::paseto::MAX_TOKEN;
 use crate::signature::Signer;
 use crate::text::serde_as_text;
 use core::fmt;
@@ -9,6 +9,7 @@ use pasetors::keys::{AsymmetricPublicKey, AsymmetricSecretKey};
 use pasetors::paserk::{FormatAsPaserk, Id};
 use pasetors::version4::V4;
 use serde::Serialize;
+use serde_json::json;
 use std::sync::Arc;
 
 /// Why a key cannot be used.
@@ -39,6 +40,8 @@ pub struct KeyId(pub(crate) Arc<str>);
 pub struct SigningKey {
     signer: Signer,
     public: PublicKey,
+    /// The same in all that it signs: which key that was.
+    footer: String,
 }
 
 impl SigningKey {
@@ -51,7 +54,9 @@ impl SigningKey {
         let Some((secret, public)) = parsed else {
             unreachable!("a pair has 64 bytes of secret key and 32 of public key");
         };
-        SigningKey { signer: Signer::new(secret), public: PublicKey(public) }
+        let public = PublicKey(public);
+        let footer = json!({ "kid": public.id().to_string() }).to_string();
+        SigningKey { signer: Signer::new(secret), public, footer }
     }
 
     /// The key that verifies what this one signs.
@@ -72,9 +77,7 @@ impl SigningKey {
     ) -> Result<String, KeyError> {
         let not_written = |error: serde_json::Error| KeyError::Claims(error.to_string());
         let claims = serde_json::to_vec(claims).map_err(not_written)?;
-        let footer = Footer { kid: self.public.id().0.to_string() };
-        let footer = serde_json::to_vec(&footer).map_err(not_written)?;
-        let signed = self.signer.sign(&claims, &footer, purpose);
+        let signed = self.signer.sign(&claims, self.footer.as_bytes(), purpose);
         signed.map_err(|error| KeyError::Claims(format!("{error:?}")))
     }
 }

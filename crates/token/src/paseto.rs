@@ -1,6 +1,6 @@
 //! What tokens and delegations have in common beside their claims (PASETO).
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// The longest token, bytes: it fits the first packet of a handshake.
 pub const MAX_TOKEN: usize = 1000;
@@ -13,7 +13,7 @@ pub(crate) const TOKEN: &[u8] = b"canopy token v1";
 pub(crate) const DELEGATION: &[u8] = b"canopy delegation v1";
 
 /// What a token says in its footer, which is read before the signature is checked.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 pub(crate) struct Footer {
     pub(crate) kid: String,
 }

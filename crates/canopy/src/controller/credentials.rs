@@ -128,7 +128,7 @@ impl Right {
     /// The system has no random numbers.
     pub(super) fn of_backend(subject: String, client_key: &[u8; 32]) -> Result<Right, Problem> {
         let owner = owner_of(&subject, client_key);
-        let source = Source::Backend(chance()?.max(1));
+        let source = Source::Backend(u64::from_ne_bytes(chance()?).max(1));
         Ok(Right { source, ..Right::without_bounds(owner, subject) })
     }
 
@@ -280,14 +280,16 @@ fn let_in_number(id: &str) -> Option<u64> {
 /// The system has no random numbers.
 pub(super) fn token_id(let_in: u64) -> Result<String, Problem> {
     Ok(match let_in {
-        0 => format!("{:016x}{:016x}", chance()?, chance()?),
-        number => format!("{LET_IN}{number:016x}{:016x}", chance()?),
+        0 => format!("{:032x}", u128::from_ne_bytes(chance()?)),
+        number => format!("{LET_IN}{number:016x}{:016x}", u64::from_ne_bytes(chance()?)),
     })
 }
 
-fn chance() -> Result<u64, Problem> {
-    getrandom::u64()
-        .map_err(|error| Problem::new(500, error.to_string(), "controller", "see its host"))
+fn chance<const N: usize>() -> Result<[u8; N], Problem> {
+    let mut bytes = [0; N];
+    let drawn = getrandom::fill(&mut bytes);
+    drawn.map_err(|error| Problem::new(500, error.to_string(), "controller", "see its host"))?;
+    Ok(bytes)
 }
 
 /// Who brings a credential where none is needed may mean another world or controller. Whose keys are known nowhere,

@@ -1,8 +1,9 @@
-//! The thread that owns the controller, the thread that owns its storage, and the handle by which the
+//! The task that owns the controller, the thread that owns its storage, and the handle by which the
 //! daemon's other parts ask.
 //!
-//! Whatever the controller says in a turn, a task of the runtime hands out: waking a runtime from another
-//! thread is a call to the kernel and often a change of threads, and a join has half a dozen to be told.
+//! The task takes what has come in the meantime, has the controller decide, and hands out what it says: a
+//! turn. It runs in the runtime of those who ask, because waking another thread is a call to the kernel
+//! and often a change of threads, and a join has half a dozen to be told.
 //!
 //! The controller goes on deciding while a batch is written. If a commit fails, nobody knows what is
 //! stored: the controller is dropped, and another is started from storage. If somebody else has
@@ -13,9 +14,14 @@ use canopy_control::storage::{Batch, Revision, Storage, StorageError};
 use canopy_control::{Controller, Event, LoadError, RelayId, Retry, Settings};
 use canopy_wire::Time;
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::mpsc::{
+    UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
+};
+use tokio::sync::{broadcast, oneshot, watch};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 /// How many events a receiver may be behind.
 const MOST_EVENTS: usize = 4096;
@@ -23,16 +29,13 @@ const MOST_EVENTS: usize = 4096;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Questions that are answered before time and storage are looked at again.
 const MOST_AT_ONCE: usize = 256;
-/// Turns that may wait to be handed out. The controller's thread waits then.
-const MOST_TURNS: usize = 16;
 
-type Question = Box<dyn FnOnce(&mut Controller, Time) -> Answer + Send>;
-/// Tells whoever asked what was answered.
-type Answer = Box<dyn FnOnce() + Send>;
+/// Tells whoever asked what is answered.
+type Question = Box<dyn FnOnce(&mut Controller, Time) + Send>;
 /// Called once what was decided is committed; dropped if that fails.
 type Waiter = oneshot::Sender<()>;
 
-/// What the controller's thread is given.
+/// What the controller's task is given.
 enum Work {
     /// Whoever waits until what it decides is committed waits from then on.
     Question(Question, Option<Waiter>),
@@ -43,46 +46,39 @@ enum Work {
 /// What the storage's thread is given.
 enum Order {
     Commit(Batch),
+    /// After a while.
     Start(Settings, Retry),
-}
-
-/// What the controller says in a turn, in the order in which it is handed out.
-#[derive(Default)]
-struct Turn {
-    answers: Vec<Answer>,
-    /// Whose decisions are committed.
-    committed: Vec<Waiter>,
-    messages: Vec<(RelayId, Vec<u8>)>,
-    events: Vec<Event>,
 }
 
 /// Asks the controller. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    work: Sender<Work>,
+    work: UnboundedSender<Work>,
     events: broadcast::Sender<Event>,
     lives: watch::Receiver<u32>,
     ended: watch::Receiver<Option<String>>,
 }
 
 impl Handle {
-    /// Starts both threads, in a tokio runtime. They end when the last handle is dropped, or when another
-    /// controller runs on the store: see [`Handle::ended`]. `outgoing` takes messages for relays, and must
-    /// not wait.
-    pub(crate) fn start(
+    /// Starts the task and the thread, in a tokio runtime. They end when the last handle is dropped, or when
+    /// another controller runs on the store: see [`Handle::ended`]. `outgoing` takes messages for relays, and
+    /// must not wait.
+    pub(crate) fn start<O>(
         controller: Controller,
         storage: impl Storage + Send + 'static,
-        outgoing: impl FnMut(RelayId, Vec<u8>) + Send + 'static,
-    ) -> Handle {
-        let (work, incoming) = channel();
+        outgoing: O,
+    ) -> Handle
+    where
+        O: FnMut(RelayId, Vec<u8>) + Send + 'static,
+    {
+        let (work, incoming) = unbounded_channel();
         let (orders, ordered) = channel();
-        let (turns, said) = mpsc::channel(MOST_TURNS);
         let (events, _) = broadcast::channel(MOST_EVENTS);
         let (lives, current) = watch::channel(controller.life());
         let (end, ended) = watch::channel(None);
-        let answers = work.clone();
+        // The channel ends with the last handle.
+        let answers = work.downgrade();
         std::thread::spawn(move || keep(storage, &ordered, &answers));
-        tokio::spawn(hand_out(said, outgoing, events.clone()));
         let driver = Driver {
             with: controller.started_with(),
             controller: Some(controller),
@@ -90,12 +86,12 @@ impl Handle {
             waiting: Vec::new(),
             held: VecDeque::new(),
             orders,
-            turn: Turn::default(),
-            turns,
+            outgoing,
+            events: events.clone(),
             lives,
         };
-        std::thread::spawn(move || {
-            if let Err(error) = driver.run(&incoming) {
+        tokio::spawn(async move {
+            if let Err(error) = driver.run(incoming).await {
                 tracing::error!("the controller stops: {error}");
                 end.send_replace(Some(error.to_string()));
             }
@@ -138,9 +134,8 @@ impl Handle {
         answer: oneshot::Sender<T>,
         waiter: Option<Waiter>,
     ) -> anyhow::Result<()> {
-        let question = move |controller: &mut Controller, now| -> Answer {
-            let answered = question(controller, now);
-            Box::new(move || _ = answer.send(answered))
+        let question = move |controller: &mut Controller, now| {
+            _ = answer.send(question(controller, now));
         };
         self.work.send(Work::Question(Box::new(question), waiter)).map_err(|_| stopped())
     }
@@ -169,43 +164,25 @@ fn stopped() -> anyhow::Error {
     anyhow!("the controller has stopped; see its log")
 }
 
-/// The storage's thread: does what it is told until the controller's has ended.
-fn keep(mut storage: impl Storage, orders: &Receiver<Order>, answers: &Sender<Work>) {
+/// The storage's thread: does what it is told until the controller's task has ended.
+fn keep(mut storage: impl Storage, orders: &Receiver<Order>, answers: &WeakUnboundedSender<Work>) {
     for order in orders {
         let answer = match order {
             Order::Commit(batch) => Work::Committed(storage.commit(&batch)),
             Order::Start(settings, retry) => {
+                std::thread::sleep(AGAIN);
                 let started = Controller::start(settings, retry, now(), &mut storage);
                 Work::Started(Box::new(started))
             }
         };
+        let Some(answers) = answers.upgrade() else { return };
         if answers.send(answer).is_err() {
             return;
         }
     }
 }
 
-/// Tells everyone what the controller says, until its thread has ended.
-async fn hand_out(
-    mut turns: mpsc::Receiver<Turn>,
-    mut outgoing: impl FnMut(RelayId, Vec<u8>),
-    events: broadcast::Sender<Event>,
-) {
-    while let Some(turn) = turns.recv().await {
-        turn.answers.into_iter().for_each(|answer| answer());
-        for waiter in turn.committed {
-            _ = waiter.send(());
-        }
-        for (relay, message) in turn.messages {
-            outgoing(relay, message);
-        }
-        for event in turn.events {
-            _ = events.send(event);
-        }
-    }
-}
-
-struct Driver {
+struct Driver<O> {
     with: (Settings, Retry),
     /// Nothing while another is being started.
     controller: Option<Controller>,
@@ -216,35 +193,38 @@ struct Driver {
     /// What has come while there is no controller.
     held: VecDeque<(Question, Option<Waiter>)>,
     orders: Sender<Order>,
-    /// What is said in this turn.
-    turn: Turn,
-    turns: mpsc::Sender<Turn>,
+    outgoing: O,
+    events: broadcast::Sender<Event>,
     lives: watch::Sender<u32>,
 }
 
-impl Driver {
+impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
     /// # Errors
     /// Why it cannot go on.
-    fn run(mut self, incoming: &Receiver<Work>) -> anyhow::Result<()> {
+    async fn run(mut self, mut incoming: UnboundedReceiver<Work>) -> anyhow::Result<()> {
+        let mut together = Vec::new();
         loop {
             let wait = self.controller.as_ref().map_or(AGAIN, |controller| {
                 let until = controller.poll_timeout(now()).as_nanos();
                 Duration::from_nanos(until.saturating_sub(now().as_nanos()))
             });
-            match incoming.recv_timeout(wait) {
-                Ok(work) => self.take(work)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            }
-            for work in incoming.try_iter().take(MOST_AT_ONCE) {
-                self.take(work)?;
-            }
-            // The storage's thread has a sender too, so that the channel's end does not tell.
-            if self.lives.is_closed() {
+            let first = timeout(wait, incoming.recv()).await;
+            if matches!(first, Ok(None)) {
                 return Ok(());
             }
+            // Whoever can ask now asks before the turn: so messages to one relay leave together, and
+            // members are stored together.
+            yield_now().await;
+            together.extend(first.ok().flatten());
+            while together.len() < MOST_AT_ONCE
+                && let Ok(work) = incoming.try_recv()
+            {
+                together.push(work);
+            }
+            for work in together.drain(..) {
+                self.take(work)?;
+            }
             self.drive()?;
-            self.end_turn();
         }
     }
 
@@ -252,7 +232,7 @@ impl Driver {
         match work {
             Work::Question(question, waiter) => match &mut self.controller {
                 Some(controller) => {
-                    self.turn.answers.push(question(controller, now()));
+                    question(controller, now());
                     self.waiting.extend(waiter);
                 }
                 None => self.held.push_back((question, waiter)),
@@ -280,8 +260,6 @@ impl Driver {
         tracing::error!("{error}");
         self.controller = None;
         self.waiting.clear();
-        self.end_turn();
-        std::thread::sleep(AGAIN);
         let (settings, retry) = self.with;
         self.orders.send(Order::Start(settings, retry)).map_err(|_| stopped())
     }
@@ -291,12 +269,13 @@ impl Driver {
         // Relays are to register anew: what they were told may not be stored.
         self.lives.send_replace(controller.life());
         for (question, waiter) in self.held.drain(..) {
-            self.turn.answers.push(question(&mut controller, now()));
+            question(&mut controller, now());
             self.waiting.extend(waiter);
         }
         self.controller = Some(controller);
     }
 
+    /// Has the controller do what is due, and hands out what it says.
     fn drive(&mut self) -> anyhow::Result<()> {
         let Some(controller) = &mut self.controller else { return Ok(()) };
         controller.handle_timeout(now());
@@ -307,26 +286,17 @@ impl Driver {
             self.orders.send(Order::Commit(batch)).map_err(|_| stopped())?;
         }
         if controller.is_committed() {
-            self.turn.committed.append(&mut self.waiting);
+            for waiter in self.waiting.drain(..) {
+                _ = waiter.send(());
+            }
         }
-        while let Some(message) = controller.poll_transmit(now()) {
-            self.turn.messages.push(message);
+        while let Some((relay, message)) = controller.poll_transmit(now()) {
+            (self.outgoing)(relay, message);
         }
         while let Some(event) = controller.poll_event() {
-            self.turn.events.push(event);
+            _ = self.events.send(event);
         }
         Ok(())
-    }
-
-    fn end_turn(&mut self) {
-        let turn = std::mem::take(&mut self.turn);
-        let Turn { answers, committed, messages, events } = &turn;
-        let is_silent =
-            answers.is_empty() && committed.is_empty() && messages.is_empty() && events.is_empty();
-        if !is_silent {
-            // The runtime may have ended: nobody is there to be told anything then.
-            _ = self.turns.blocking_send(turn);
-        }
     }
 }
 

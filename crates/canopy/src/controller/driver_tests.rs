@@ -95,7 +95,7 @@ fn a_controller_that_was_replaced_on_its_store_ends_and_says_so() {
 }
 
 #[test]
-fn both_threads_end_with_the_last_handle() {
+fn the_task_and_the_thread_end_with_the_last_handle() {
     run(async {
         let storage = SharedStorage::default();
         let handle = start(&storage);

@@ -236,6 +236,7 @@ impl Running {
         let handle = Handle::start(controller, storage, send);
         let joins = Joins::start(handle.clone(), issuer, admits);
         let listen = channels.local_addr()?;
+        canopy_channel::prepare_listener(&channels)?;
         let answering = Answering {
             identity,
             handle: handle.clone(),

@@ -1,7 +1,9 @@
 //! The controller's records in a file, with redb: one process has it at a time.
 
 use anyhow::{Context, anyhow, bail};
-use canopy_control::storage::{Batch, Condition, Entry, Revision, Storage, StorageError, Table};
+use canopy_control::storage::{
+    Batch, Condition, Entry, Revision, Storage, StorageError, Table, Write,
+};
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
     TableDefinition, WriteTransaction,
@@ -146,12 +148,18 @@ fn write(writing: &WriteTransaction, batch: &Batch) -> Result<u64, redb::Error> 
         store.insert(REVISION, before + 1)?;
         before + 1
     };
-    for write in &batch.writes {
-        let mut records = writing.open_table(records(write.table))?;
-        let key = write.key.as_slice();
-        match &write.value {
-            Some(value) => _ = records.insert(key, (revision, value.as_slice()))?,
-            None => _ = records.remove(key)?,
+    for table in Table::ALL {
+        let mut writes = batch.writes.iter().filter(|write| write.table == table).peekable();
+        if writes.peek().is_none() {
+            continue;
+        }
+        // To open one costs as much as to write to it.
+        let mut records = writing.open_table(records(table))?;
+        for Write { key, value, .. } in writes {
+            match value {
+                Some(value) => _ = records.insert(key.as_slice(), (revision, value.as_slice()))?,
+                None => _ = records.remove(key.as_slice())?,
+            }
         }
     }
     Ok(revision)

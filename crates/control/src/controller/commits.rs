@@ -1,6 +1,7 @@
 //! What is committed, and what relays are told then.
 
 use super::{Controller, LIFE};
+use crate::agent::Agent;
 use crate::model::{LinkId, RelayId};
 use crate::op::{Effect, Event, Op, member_key};
 use crate::rollouts::Step;
@@ -276,9 +277,14 @@ impl Controller {
         if let Some((relay, message)) = self.asks.pop_front() {
             return Some((relay, message.encode()));
         }
-        self.agents.values_mut().find_map(|agent| {
-            agent.poll_transmit(now).map(|message| (agent.relay, message.encode()))
-        })
+        // Those who have nothing are not asked again for each message of the others.
+        let mut told = |(relay, agent): (&RelayId, &mut Agent)| {
+            agent.poll_transmit(now).map(|message| (*relay, message.encode()))
+        };
+        let next = self.agents.range_mut(self.last_told..).find_map(&mut told);
+        let next = next.or_else(|| self.agents.range_mut(..self.last_told).find_map(told));
+        self.last_told = next.as_ref().map_or(self.last_told, |(relay, _)| *relay);
+        next
     }
 
     /// Something to be told.

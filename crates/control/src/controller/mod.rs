@@ -96,6 +96,8 @@ pub struct Controller {
     guides: BTreeMap<WorldId, Guide>,
     next_areas: Time,
     measuring: Measuring,
+    /// The relay that was told something last.
+    last_told: RelayId,
     /// What relays are to be told of whom to measure.
     asks: VecDeque<(RelayId, Message)>,
     /// When proposed links are looked at next, and when they were last.
@@ -160,6 +162,7 @@ impl Controller {
             guides: areas::load(now, &state, storage)?,
             next_areas: now,
             measuring: Measuring::default(),
+            last_told: RelayId(0),
             asks: VecDeque::new(),
             next_proposals: None,
             last_proposals: Time::ZERO,

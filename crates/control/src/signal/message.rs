@@ -1,6 +1,6 @@
 //! What controller and relays say to each other.
 
-use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
+use crate::codec::{CodecError, Coded, MOSTLY, Reader, coded, coded_enum};
 use crate::model::{Downlink, Key, LinkId, Mode, Sharing};
 use crate::name::Name;
 use crate::signal::{LinkLoad, Measure, Measured, loads};
@@ -241,7 +241,8 @@ impl Message {
 
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let mut out = Vec::with_capacity(MOSTLY);
+        out.push(VERSION);
         self.put(&mut out);
         out
     }
