@@ -1,4 +1,4 @@
-//! Bodies and texts of requests, as values. Input is hostile: nothing here panics.
+//! Bodies and texts of requests, as values, and bytes as text. Input is hostile: nothing here panics.
 
 use crate::problem::Problem;
 use canopy_control::Name;
@@ -23,6 +23,15 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         let place = format!("body, line {}, column {}", error.line(), error.column());
         Problem::value(&place, what, "see /v1/openapi.json for the fields and their types")
     })
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
+    text
 }
 
 /// How much somebody may send and be sent, on each of the world's comtrees.

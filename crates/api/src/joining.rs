@@ -1,7 +1,7 @@
 //! Whom a participant joins, and what it is told.
 
-use crate::body::name;
-use crate::members::{Nearness, hex, time_text};
+use crate::body::{hex, name};
+use crate::members::{Nearness, time_text};
 use crate::problem::Problem;
 use crate::worlds::ChannelView;
 use crate::{Budget, NewMember};

@@ -1,6 +1,6 @@
 //! Members of worlds: listed, sent away. Who enters is asked for here, and let in by the daemon.
 
-use crate::body::{Budget, address, name};
+use crate::body::{Budget, address, hex, name};
 use crate::problem::Problem;
 use crate::relays::name_of;
 use canopy_control::{Controller, Member, MemberState};
@@ -232,15 +232,6 @@ fn bar(seconds: Option<u64>) -> Result<Duration, Problem> {
         return Err(Problem::value("bar_s", what, &format!("give at most {LONGEST_BAR_S}")));
     }
     Ok(Duration::from_secs(seconds))
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let mut text = String::with_capacity(2 * bytes.len());
-    text.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
-    text
 }
 
 /// A time of the controller, which is counted from 1970, as text.

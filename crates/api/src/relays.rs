@@ -1,7 +1,6 @@
 //! Relays: listed, drained, removed, and let in again.
 
-use crate::body::{Budget, name};
-use crate::members::hex;
+use crate::body::{Budget, hex, name};
 use crate::problem::Problem;
 use crate::removal::RemovalAsk;
 use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState, RemovedRelay};
