@@ -35,6 +35,14 @@ impl Oracle {
         self.window.get(id).is_some_and(|update| update.publish.publisher == participant)
     }
 
+    /// Whether an update is known still, and is a participant's own, which it is not to get back.
+    pub fn is_own(&self, id: u64, participant: usize) -> bool {
+        let connection = self.standings[participant].connection;
+        self.window.get(id).is_some_and(|Update { connection: of, publish, .. }| {
+            *of == connection && publish.dst.is_group() && !publish.echo
+        })
+    }
+
     /// Notes how many updates the relay says that it has left out for receivers that cannot be sent everything,
     /// or that wait for them. To be told before each judgement.
     pub fn left_out(&mut self, updates: u64) {

@@ -7,8 +7,8 @@ use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page, Seats, Secrets};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
-    Losses, Medium, Notice, Places, Ready, Received, Relay, RelayConfig, SendBatch, Siblings,
-    Trust, Turn, UnixTime, Wait,
+    Losses, Medium, Notice, PathShare, Places, Ready, Received, Relay, RelayConfig, SendBatch,
+    Siblings, Trust, Turn, UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
 use canopy_wire::{Address, Class, Comtree, DropReason, Lane, SessionId, Tag, Time, VERSION};
@@ -388,6 +388,8 @@ impl Host {
         (comtree, address): (Comtree, Address),
         budget: Budget,
     ) -> bool {
+        let times = if self.sabotage == Some(Sabotage::TwiceAsMany) { 2 } else { 1 };
+        let budget = Budget { down_packets: budget.down_packets * times, ..budget };
         let change = Change::SetBudget { comtree, address, budget };
         let number = usize::from(change.thread(self.threads.len() as u16).unwrap_or(0));
         let thread = self.threads.get_mut(number);
@@ -501,12 +503,13 @@ impl Host {
 
     /// What everybody may send.
     fn budgets(&self) -> Budgets {
-        match &self.scenario.floods {
-            Some(_) if self.sabotage == Some(Sabotage::Unpoliced) => {
-                Budgets { paths: Budgets::default().paths, ..Budgets::NONE }
-            }
+        let budgets = match &self.scenario.floods {
+            Some(_) if self.sabotage == Some(Sabotage::Unpoliced) => Budgets::NONE,
             floods => floods.as_ref().map_or(Budgets::default(), |floods| floods.budgets),
-        }
+        };
+        let asks_paths = self.scenario.asks_paths;
+        let paths = if asks_paths { Budgets::default().paths } else { PathShare::Off };
+        Budgets { paths, ..budgets }
     }
 
     fn config(&self, places: &Places, gate: &Gate) -> RelayConfig {

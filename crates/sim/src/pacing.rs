@@ -9,10 +9,10 @@ use std::time::Duration;
 /// No such time brings more than its budget, and what is at once.
 const WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 /// Datagrams that a receiver may be sent at once, beside what its budget holds: the one that it may save
-/// up, the one that exceeds what is left, and one more when it comes to share another's allowance.
-const AT_ONCE: u64 = 3;
-/// Updates of such a datagram.
-const UPDATES_AT_ONCE: u64 = 1;
+/// up, and the one that exceeds what is left. They are of one update each.
+const AT_ONCE: u64 = 2;
+/// What comes without ticks may be saved up for so long.
+const SAVED: Duration = Duration::from_millis(25);
 
 /// What a receiver is sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,18 +28,23 @@ impl Amount {
     }
 
     /// # Errors
-    /// It is more than a budget holds in so long, and what is at once.
-    fn is_within(self, down: Down, lasts: Duration) -> Result<(), String> {
+    /// It is more than a budget holds in so long, and what is at once: of updates, one for each datagram; or, where a
+    /// path may bear so little that a datagram takes it longer than many updates take the budget, what goes into those
+    /// by the mean length.
+    fn is_within(self, down: Down, lasts: Duration, asks_paths: bool) -> Result<(), String> {
         let millis = lasts.as_millis() as u64;
         let (bytes, updates) = (down.bits * millis / 8000, down.updates * millis / 1000);
-        let limits = [
-            (down.bits, self.bytes, bytes, MAX_DATAGRAM as u64, "bytes"),
-            (down.updates, self.updates, updates, UPDATES_AT_ONCE, "updates"),
-        ];
-        for (limit, sent, budget, of_datagram, what) in limits {
-            if limit > 0 && sent > budget + AT_ONCE * of_datagram {
-                return Err(format!("{sent} {what} in {lasts:?}, where {budget} are its budget"));
-            }
+        let of_datagrams = AT_ONCE * MAX_DATAGRAM as u64;
+        let more = self.updates.saturating_sub(updates);
+        let goes_in = asks_paths && self.bytes * more <= of_datagrams * self.updates;
+        let err = |sent, budget, what| {
+            Err(format!("{sent} {what} in {lasts:?}, where {budget} are its budget"))
+        };
+        if down.bits > 0 && self.bytes > bytes + of_datagrams {
+            return err(self.bytes, bytes, "bytes");
+        }
+        if down.updates > 0 && more > AT_ONCE && !goes_in {
+            return err(self.updates, updates, "updates");
         }
         Ok(())
     }
@@ -58,15 +63,17 @@ struct Sent {
 /// What limited receivers are sent, by the relay's time of sending.
 #[derive(Debug, Default)]
 pub(crate) struct Pacing {
-    /// Where updates come with ticks, what a tick brings may be saved up.
-    tick: Duration,
+    /// What comes in so long may be saved up: where updates come with ticks, in a tick.
+    saved: Duration,
+    /// Whether the relay asks how much paths bear.
+    asks_paths: bool,
     receivers: BTreeMap<SocketAddr, Sent>,
 }
 
 impl Pacing {
-    pub(crate) fn new(mode: Mode) -> Pacing {
-        let tick = if let Mode::Periodic { tick } = mode { tick } else { Duration::ZERO };
-        Pacing { tick, ..Pacing::default() }
+    pub(crate) fn new(mode: Mode, asks_paths: bool) -> Pacing {
+        let saved = if let Mode::Periodic { tick } = mode { tick.max(SAVED) } else { SAVED };
+        Pacing { saved, asks_paths, ..Pacing::default() }
     }
 
     /// Whoever is at an ip:port may be sent so much from now on.
@@ -89,8 +96,9 @@ impl Pacing {
     /// It is more than its budget for that time.
     pub(crate) fn check_all(&self, now: Time, to: SocketAddr) -> Result<(), String> {
         let Some(sent) = self.receivers.get(&to) else { return Ok(()) };
-        let lasts = now.since(sent.since) + self.tick;
-        sent.all.is_within(sent.down, lasts).map_err(|what| format!("{to} was sent {what}"))
+        let lasts = now.since(sent.since) + self.saved;
+        let is_within = sent.all.is_within(sent.down, lasts, self.asks_paths);
+        is_within.map_err(|what| format!("{to} was sent {what}"))
     }
 
     /// Nobody that is limited is at an ip:port any more, as far as is known.
@@ -119,8 +127,8 @@ impl Pacing {
             let mut all = Amount::default();
             let within = sent.lately.iter().filter(|(at, _)| now.since(*at) < window);
             within.for_each(|(_, amount)| all.add(*amount));
-            let saved = if window == longest { self.tick } else { Duration::ZERO };
-            let is_within = all.is_within(sent.down, window + saved);
+            let saved = if window == longest { self.saved } else { Duration::ZERO };
+            let is_within = all.is_within(sent.down, window + saved, self.asks_paths);
             is_within.map_err(|what| format!("{to} was sent {what}"))?;
         }
         Ok(())

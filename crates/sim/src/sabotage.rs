@@ -29,6 +29,8 @@ pub enum Sabotage {
     LetAllIn,
     /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
     Starve,
+    /// The relay is told that who may be sent so many updates only may be sent twice as many.
+    TwiceAsMany,
     /// Whoever floods may send as much as it wants.
     Unpoliced,
     /// Everything is received by one lane.

@@ -120,6 +120,8 @@ pub(crate) struct Scenario {
     pub(crate) asks_for_tokens: bool,
     /// By participant: what it may be sent, if that is limited.
     pub(crate) budgets: Vec<Option<Budget>>,
+    /// Whether the relay asks how much paths bear.
+    pub(crate) asks_paths: bool,
     /// Whether there is a gateway whose ip:port participants share.
     pub(crate) shares_ip_port: bool,
     /// Who sends far beyond its limits, and what those are.
@@ -195,6 +197,7 @@ impl Scenario {
         let budgets = draw_budgets(participants, &habits, config, weather);
         let mut scenario = Scenario {
             participants,
+            asks_paths: asks_paths(&budgets, config),
             budgets,
             asks_for_tokens: draws_tokens(config),
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
@@ -475,6 +478,7 @@ pub(crate) enum Stream {
     Shaping,
     Operator,
     Steady,
+    Paths,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
@@ -609,7 +613,9 @@ fn draw_budgets(
     weather: Weather,
 ) -> Vec<Option<Budget>> {
     let rng = &mut stream(config.seed, Stream::Budgets);
-    let is_asked_for = matches!(config.sabotage, Some(Sabotage::ThinUncounted | Sabotage::Starve));
+    let is_of_updates = config.sabotage == Some(Sabotage::TwiceAsMany);
+    let is_asked_for = is_of_updates
+        || matches!(config.sabotage, Some(Sabotage::ThinUncounted | Sabotage::Starve));
     // What came of a flipped bit could be a flow of its own.
     let is_drawn = rng.random_bool(0.4) && config.sabotage.is_none();
     let has_budgets = (is_asked_for || is_drawn) && weather != Weather::Corrupting;
@@ -619,7 +625,7 @@ fn draw_budgets(
         let times = rng.random_range(10..30);
         let down_bits = each_second * update_bits(habits) * times / 10;
         let down_packets = each_second.max(4) * times / 10;
-        match rng.random_bool(0.7) {
+        match rng.random_bool(0.7) && !is_of_updates {
             true => Budget { down_bits, ..Budgets::default().member },
             false => Budget { down_packets, ..Budgets::default().member },
         }
@@ -631,6 +637,14 @@ fn draw_budgets(
         is_limited.then_some(amount)
     };
     (0..participants).map(limited).collect()
+}
+
+/// Where some may be sent so many updates only, the relay does not ask in half of the scenarios how much paths bear:
+/// there it is known how many of them a datagram costs.
+fn asks_paths(budgets: &[Option<Budget>], config: &SimConfig) -> bool {
+    let are_asked = stream(config.seed, Stream::Paths).random_bool(0.5)
+        && config.sabotage != Some(Sabotage::TwiceAsMany);
+    are_asked || budgets.iter().flatten().all(|budget| budget.down_packets == 0)
 }
 
 /// In some scenarios nobody is let in without a token.

@@ -102,18 +102,51 @@ impl Allowance {
     }
 
     /// A receiver with its own past is sent the same as those of this allowance from now on: what is left is no
-    /// more than it has left.
+    /// more than it has left, now and of the window at any later time.
     pub(crate) fn share_with(&mut self, newcomer: &Allowance) {
-        let passed = self.at.since(newcomer.at).as_nanos().min(u128::from(MOST_COST)) as i64;
-        let more = self.left - (newcomer.left + passed);
+        // Either may have been looked at last.
+        let now = self.at.max(newcomer.at);
+        let passed = |since: Time| now.since(since).as_nanos().min(u128::from(MOST_COST)) as i64;
+        let more = self.left + passed(self.at) - (newcomer.left + passed(newcomer.at));
         self.left -= more.max(0);
-        let (now, window) = (micros(self.at), WINDOW.as_micros() as u32);
-        let lately = newcomer.spent.iter().filter(|(at, _)| now.wrapping_sub(*at) < window);
-        let more: f32 = lately.map(|(_, cost)| cost).sum::<f32>() - self.spent_lately();
-        if more > 0.0 {
-            self.left += more as i64;
-            self.spend(more as i64);
+        self.spend_as_both(micros(now), newcomer);
+    }
+
+    /// In any time up to now, as much counts as spent as the one of both has spent that has spent more in it. So none
+    /// of what either spent late counts as early, because the other spent more then.
+    fn spend_as_both(&mut self, now: u32, other: &Allowance) {
+        let age = |at: u32| now.wrapping_sub(at);
+        let mut all = [(0, 0.0, 0.0); 2 * PARTS];
+        for (place, (at, cost)) in self.spent.into_iter().enumerate() {
+            all[place] = (age(at), cost, 0.0);
         }
+        for (place, (at, cost)) in other.spent.into_iter().enumerate() {
+            all[PARTS + place] = (age(at), 0.0, cost);
+        }
+        all.sort_unstable_by_key(|(age, ..)| *age);
+        // Newest first, and those are one that are so near each other that they would be if they were spent now.
+        let mut parts = [(0, 0.0); PARTS];
+        let (mut count, mut sums, mut counted) = (0, (0.0, 0.0), 0.0_f32);
+        let within = |(age, ..): &&(u32, f32, f32)| *age < WINDOW.as_micros() as u32;
+        for (age, own, others) in all.iter().take_while(within) {
+            sums = (sums.0 + own, sums.1 + others);
+            let more = sums.0.max(sums.1) - core::mem::replace(&mut counted, sums.0.max(sums.1));
+            if more <= 0.0 {
+                continue;
+            }
+            if count == 0 || age - parts[count - 1].0 >= AT_A_TIME.as_micros() as u32 {
+                parts[count] = (*age, 0.0);
+                count += 1;
+            }
+            parts[count - 1].1 += more;
+        }
+        self.spent = [(now, 0.0); PARTS];
+        for (spent, (age, cost)) in self.spent.iter_mut().zip(parts[..count].iter().rev()) {
+            *spent = (now.wrapping_sub(*age), *cost);
+        }
+        // What is spent next is a part of its own.
+        self.newest = (count + PARTS - 1) as u8 % PARTS as u8;
+        self.newest_began = Time::ZERO;
     }
 
     fn spent_lately(&self) -> f32 {
@@ -222,6 +255,50 @@ mod tests {
         let before = (later.left(), later.left_of_window());
         later.share_with(&busy);
         assert_eq!((later.left(), later.left_of_window()), before);
+    }
+
+    /// Two have each spent something at times of their own when the one comes to share the other's allowance, which was
+    /// looked at before or since. From then on it is spent as soon as it is there.
+    #[test]
+    fn two_that_come_to_share_an_allowance_are_both_sent_no_more_than_they_may() {
+        let (down, every) = (Down { bits: 0, updates: 100 }, Duration::from_millis(25));
+        let update = down.cost(0, 1);
+        let mut random = 1_u64;
+        let mut below = |end: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % end
+        };
+        for _ in 0..2_000 {
+            let [newcomer, mut row] = [(); 2].map(|()| {
+                let (mut allowance, mut sent) = (Allowance::default(), Vec::new());
+                let (tries, end) = (below(10), 1_000 - below(20));
+                for millis in end - 200..=end {
+                    allowance.advance(Time::from_millis(millis), every, spare(down), WINDOW);
+                    while below(10) < tries && allowance.left() >= update {
+                        allowance.spend(update);
+                        sent.push(millis);
+                    }
+                }
+                (allowance, sent)
+            });
+            row.0.share_with(&newcomer.0);
+            let mut later = Vec::new();
+            for millis in 1_001..1_200 {
+                row.0.advance(Time::from_millis(millis), every, spare(down), WINDOW);
+                while row.0.left() >= update {
+                    row.0.spend(update);
+                    later.push(millis);
+                }
+            }
+            for past in [&row.1, &newcomer.1] {
+                let sent: Vec<u64> = past.iter().chain(&later).copied().collect();
+                let within =
+                    |from: &u64| sent.iter().filter(|at| (*from..from + 100).contains(at)).count();
+                let most = sent.iter().map(within).max().unwrap();
+                assert!(most <= 10 + 1, "{most} updates: {past:?} and {later:?}");
+            }
+            assert!(later.len() >= 17, "what there is may be spent: {later:?}");
+        }
     }
 
     /// Bursts go at every millisecond as long as they fit, and then what waits goes at looks.

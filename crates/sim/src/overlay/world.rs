@@ -119,7 +119,7 @@ impl<'a> World<'a> {
             reloads: Reloads::new(&scenario),
             cut: vec![false; scenario.links.ends().len()],
             lately: scenario.shaped.iter().map(|_| Lately::default()).collect(),
-            pacing: Pacing::new(scenario.mode),
+            pacing: Pacing::new(scenario.mode, scenario.asks_paths()),
             flooders: flooders::flooders(config, &scenario),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(access_sabotage(config.sabotage)),
