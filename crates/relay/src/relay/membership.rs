@@ -154,9 +154,10 @@ impl Relay {
         {
             self.by_token.remove(&rights.token());
         }
-        if let Peer::Branch(_) = port.peer {
+        if let Peer::Branch(session) = port.peer {
             self.overlay.windows.remove(&index);
             self.branch_closed(now, port.comtree_index, index);
+            self.forget_asked(session, port.comtree);
         } else if let Peer::Participant(_) = port.peer {
             entry.addresses.give_back(now, port.address, port.owner);
             self.comtrees.member_left(port.comtree_index, port.held_key);
