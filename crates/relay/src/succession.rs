@@ -195,6 +195,12 @@ impl Succession {
         origin == self.next || Some(origin) == self.old
     }
 
+    /// The branch to the other parent, of two.
+    pub(crate) fn other_parent(&self, port: PortIndex) -> Option<PortIndex> {
+        let other = if port == self.next { self.old } else { Some(self.next) };
+        other.filter(|_| self.is_from_above(port))
+    }
+
     /// The next parent is asked from now on, and not the old one, which was asked for this.
     pub(crate) fn ask(&mut self, asked_of_old: BTreeMap<Group, Level>) {
         self.phase = Phase::Asking;

@@ -146,7 +146,13 @@ impl Relay {
         self.thinning.forget(index);
         self.paths.close(index);
         let entry = self.comtrees.get_mut(port.comtree_index);
-        let gone = self.queues.get_mut(entry.queue).pending.forget(index);
+        let pending = &mut self.queues.get_mut(entry.queue).pending;
+        // What came from above goes over no other way up, though its tick comes when this one is gone.
+        let succession = entry.tree.succession.as_ref();
+        if let Some(other) = succession.and_then(|succession| succession.other_parent(index)) {
+            pending.hand_over(index, other);
+        }
+        let gone = pending.forget(index);
         self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         entry.counters.drops += gone;
         if let Some(rights) = &port.rights

@@ -148,6 +148,40 @@ fn what_goes_up_is_held_for_longer_where_the_old_parent_is_behind() {
     assert!((80..200).contains(&near) && (380..500).contains(&far), "{near} ms, {far} ms");
 }
 
+/// What the parents bring between two ticks goes up over neither, though one of them is taken away before the next tick.
+#[test]
+fn what_waits_for_a_tick_goes_up_over_no_other_parent_when_its_own_goes() {
+    for (gone, wait) in [(0, 500), (0, 5_000), (1, 500), (1, 5_000)] {
+        let mut world = World::empty();
+        let tick = Duration::from_millis(20);
+        for (site, mode) in
+            [(1, Mode::Immediate), (2, Mode::Immediate), (3, Mode::Periodic { tick })]
+        {
+            world.add_relay(at_site(mode, site), 1);
+        }
+        let all = [0, 1, 2].map(|relay| world.join(relay));
+        for (above, below) in [(0, 1), (1, 2)] {
+            world.link(COMTREE, [(above, above as u16 + 1), (below, below as u16 + 1)], DOWN);
+        }
+        all[1..].iter().for_each(|number| world.subscribe(*number, GROUP, 3));
+        world.pass(tick);
+        world.link(COMTREE, [(0, 1), (2, 3)], [BranchRole::Child, BranchRole::NextParent]);
+        world.pass(Duration::from_millis(wait));
+
+        world.publish(all[0], GROUP, 0, Flags(0), b"once");
+        world.settle();
+        let link = world.key_of(gone);
+        let now = world.now;
+        let branch = BranchId { comtree: COMTREE, link, thread: 0 };
+        world.threads[2].apply(now, Change::RemoveBranch(branch)).unwrap();
+        world.pass(Duration::from_secs(1));
+        for number in all {
+            let expected = usize::from(number != all[0]);
+            assert_eq!(world.payloads(number).len(), expected, "{number}, {gone} after {wait}");
+        }
+    }
+}
+
 /// A relay leaves a mesh, and both neighbours that brought what it sends go, the one that was to stay first. No way
 /// leads to where that one was, for its place may be another's.
 #[test]
