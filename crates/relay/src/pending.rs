@@ -241,6 +241,19 @@ impl Pending {
         self.of_target(target).count() as u64
     }
 
+    /// What came from a port, and waits, goes from now on to another no more than what came from that one.
+    pub(crate) fn hand_over(&mut self, from: PortIndex, to: PortIndex) {
+        self.newest_of_origin[from as usize] = NONE;
+        let mut newest = NONE;
+        for (number, record) in (0..).zip(&mut self.records) {
+            if record.origin == from || record.origin == to {
+                record.origin = to;
+                record.next_of_origin = core::mem::replace(&mut newest, number);
+            }
+        }
+        self.newest_of_origin[to as usize] = newest;
+    }
+
     /// A comtree is no more: what waits for its groups and its tree goes to no one. Calls `group` with each of the
     /// groups.
     pub(crate) fn forget_comtree(&mut self, comtree: ComtreeIndex, mut group: impl FnMut(u32)) {

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Once the next parent has taken all subscriptions, the relays above it have them within this.
 pub(crate) const OVERLAP: Duration = Duration::from_secs(2);
-/// What goes up waits for so long while it turns: what went over the old branch has arrived everywhere by then.
-pub(crate) const HOLD: Duration = Duration::from_millis(100);
+/// What goes up waits for so long while it turns, and for as long as the old parent was behind the next one: what went
+/// over the old branch has arrived everywhere by then.
+const HOLD: Duration = Duration::from_millis(100);
 /// What the next parent brings before the relay turns waits for so long for the old one to bring it: it
 /// may be as much ahead.
 pub(crate) const AHEAD: Duration = Duration::from_millis(500);
@@ -83,6 +84,8 @@ pub(crate) struct Succession {
     ahead: BTreeMap<Address, VecDeque<Kept>>,
     /// When each of that came, and of whom.
     came: VecDeque<(Time, Address)>,
+    /// How long the next parent was ahead of the old one with the same update, at most.
+    lead: Duration,
     /// What is to go up.
     held: VecDeque<Kept>,
     bytes: usize,
@@ -164,6 +167,7 @@ impl Succession {
             seen: BTreeMap::new(),
             ahead: BTreeMap::new(),
             came: VecDeque::new(),
+            lead: Duration::ZERO,
             held: VecDeque::new(),
             bytes: 0,
         }
@@ -189,6 +193,12 @@ impl Succession {
     /// Whether an update came from one of the two parents.
     pub(crate) fn is_from_above(&self, origin: PortIndex) -> bool {
         origin == self.next || Some(origin) == self.old
+    }
+
+    /// The branch to the other parent, of two.
+    pub(crate) fn other_parent(&self, port: PortIndex) -> Option<PortIndex> {
+        let other = if port == self.next { self.old } else { Some(self.next) };
+        other.filter(|_| self.is_from_above(port))
     }
 
     /// The next parent is asked from now on, and not the old one, which was asked for this.
@@ -287,10 +297,20 @@ impl Succession {
         }
     }
 
-    /// The next update that a publisher sent before this one: the old parent, which brings this one, does
-    /// not bring that any more.
-    pub(crate) fn take_before(&mut self, src: Address, series: u16) -> Option<Kept> {
-        self.take_ahead_of(src, |kept| series.wrapping_sub(kept.series) <= u16::MAX / 2)
+    /// The next update that a publisher sent before this one, or this one itself: the old parent, which brings this
+    /// one, does not bring that any more.
+    pub(crate) fn take_before(&mut self, now: Time, src: Address, series: u16) -> Option<Kept> {
+        let is_before = |kept: &Kept| series.wrapping_sub(kept.series) <= u16::MAX / 2;
+        let kept = self.take_ahead_of(src, is_before)?;
+        if kept.series == series {
+            self.lead = self.lead.max(now.since(kept.at));
+        }
+        Some(kept)
+    }
+
+    /// What goes up waits from now on.
+    pub(crate) fn hold(&mut self, now: Time) {
+        self.phase = Phase::Holding { until: now + HOLD + self.lead };
     }
 
     fn take_ahead_of(&mut self, src: Address, is_due: impl Fn(&Kept) -> bool) -> Option<Kept> {

@@ -146,7 +146,13 @@ impl Relay {
         self.thinning.forget(index);
         self.paths.close(index);
         let entry = self.comtrees.get_mut(port.comtree_index);
-        let gone = self.queues.get_mut(entry.queue).pending.forget(index);
+        let pending = &mut self.queues.get_mut(entry.queue).pending;
+        // What came from above goes over no other way up, though its tick comes when this one is gone.
+        let succession = entry.tree.succession.as_ref();
+        if let Some(other) = succession.and_then(|succession| succession.other_parent(index)) {
+            pending.hand_over(index, other);
+        }
+        let gone = pending.forget(index);
         self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         entry.counters.drops += gone;
         if let Some(rights) = &port.rights
@@ -154,9 +160,10 @@ impl Relay {
         {
             self.by_token.remove(&rights.token());
         }
-        if let Peer::Branch(_) = port.peer {
+        if let Peer::Branch(session) = port.peer {
             self.overlay.windows.remove(&index);
             self.branch_closed(now, port.comtree_index, index);
+            self.forget_asked(session, port.comtree);
         } else if let Peer::Participant(_) = port.peer {
             entry.addresses.give_back(now, port.address, port.owner);
             self.comtrees.member_left(port.comtree_index, port.held_key);

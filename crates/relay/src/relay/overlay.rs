@@ -2,7 +2,7 @@
 
 use super::downstream::SubscribeWindow;
 use super::leaving::Leaving;
-use super::upstream::Upstream;
+use super::upstream::{LastAsked, Upstream};
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
@@ -18,8 +18,8 @@ pub(super) struct Overlay {
     /// The branch and the source that were learned last.
     pub(super) learned: (PortIndex, Address),
     pub(super) upstreams: Vec<Upstream>,
-    /// By link and comtree that had a parent there: the number of the last packet that asked it.
-    pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
+    /// By link and comtree that had a parent there: what it was asked last.
+    pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), LastAsked>,
     /// By branch.
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Comtrees of which the parent is being succeeded.

@@ -8,7 +8,7 @@ use crate::changes::BranchRole;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::routes::Way;
-use crate::succession::{AFTERWARDS, AHEAD, HOLD, Kept, OVERLAP, Phase, Succession};
+use crate::succession::{AFTERWARDS, AHEAD, Kept, OVERLAP, Phase, Succession};
 use canopy_wire::{Address, Comtree, DropReason, Flags, Level, Time, Weight};
 
 /// Relays that what tells of a way may pass.
@@ -253,7 +253,7 @@ impl Relay {
         if succession.has_turned() {
             return;
         }
-        succession.phase = Phase::Holding { until: now + HOLD };
+        succession.hold(now);
         let (old, next) = (succession.old, succession.next);
         tree.sort_out();
         self.overlay.routes.redirect(index, old.unwrap_or(NONE), next);
@@ -300,7 +300,7 @@ impl Relay {
     fn pass_before(&mut self, now: Time, accepted: &Accepted<'_>) {
         let Accepted { update, index, .. } = *accepted;
         while let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession {
-            let Some(kept) = succession.take_before(update.src, update.series) else { return };
+            let Some(kept) = succession.take_before(now, update.src, update.series) else { return };
             self.inject(now, index, &kept);
         }
     }

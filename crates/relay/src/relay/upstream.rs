@@ -10,10 +10,10 @@ use crate::index::{ComtreeIndex, PortIndex};
 use crate::subscriptions::GroupIndex;
 use canopy_session::SessionIndex;
 use canopy_wire::{
-    Comtree, DropReason, Packet, Path, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, Time,
+    Comtree, DropReason, Group, Packet, Path, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, Time,
 };
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Subscribe packets that wait for their acknowledgement at a time.
 pub(super) const WINDOW: usize = 64;
@@ -45,6 +45,15 @@ pub(super) struct Upstream {
     ask_at: Time,
 }
 
+/// What a neighbour was asked when it was a parent.
+#[derive(Debug, Default)]
+pub(super) struct LastAsked {
+    /// The number of the last packet. It may be the parent again before the link has new keys.
+    sequence: u32,
+    /// The groups that it may take for wanted still, as long as its branch is there.
+    groups: BTreeSet<Group>,
+}
+
 /// A packet that waits for its acknowledgement.
 struct Flight {
     sequence: u32,
@@ -63,16 +72,17 @@ impl Relay {
             return self.table.set_upwards(comtree, parent.map(|_| parents));
         }
         if let Some(place) = place {
+            let groups = self.groups_at_parent(place);
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
-            // It may be the parent again before the link has new keys.
-            self.overlay.last_asked.insert((session, comtree), sequence);
+            self.overlay.last_asked.insert((session, comtree), LastAsked { sequence, groups });
             self.table.set_upwards(comtree, None);
         }
         if let Some(port) = parent
             && let Some(session) = self.link_of(port)
         {
             self.table.set_upwards(comtree, Some(parents));
-            let sequence = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or(0);
+            let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
+            let sequence = asked.sequence;
             let in_flight = VecDeque::new();
             self.overlay.upstreams.push(Upstream {
                 comtree,
@@ -84,34 +94,61 @@ impl Relay {
                 ask_at: Time::ZERO,
             });
             if self.sessions.path(session).is_some() {
-                self.table.resume_asking(comtree);
+                let groups = core::mem::take(&mut asked.groups);
+                self.table.resume_asking(comtree, &groups);
             }
             self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         }
     }
 
     /// A link has new keys: what was on its way to the parent over it is lost, and whoever is there
-    /// may have forgotten everything.
+    /// may have forgotten everything, or nothing.
     pub(super) fn begin_upstream(&mut self, port: PortIndex) {
         let Some(place) = self.overlay.upstreams.iter().position(|upstream| upstream.port == port)
         else {
             return;
         };
+        let mut groups = self.groups_at_parent(place);
         let upstream = &mut self.overlay.upstreams[place];
         upstream.sequence = 0;
         upstream.in_flight.clear();
-        let comtree = upstream.comtree;
-        self.table.resume_asking(comtree);
+        let (session, comtree) = (upstream.session, upstream.comtree);
+        let before = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or_default();
+        groups.extend(before.groups);
+        self.table.resume_asking(comtree, &groups);
+    }
+
+    /// The groups that a parent may take for wanted here: it may not have heard what was asked last.
+    fn groups_at_parent(&self, place: usize) -> BTreeSet<Group> {
+        let Upstream { comtree, in_flight, .. } = &self.overlay.upstreams[place];
+        let on_the_way = in_flight.iter().flat_map(|flight| &flight.groups);
+        let on_the_way = on_the_way.map(|group| self.table.change_asked(*group).group());
+        self.table.all_asked(*comtree).into_keys().chain(on_the_way).collect()
     }
 
     /// A link is down: nothing can be asked over it, and its next packets have new numbers.
     pub(super) fn pause_upstreams(&mut self, session: SessionIndex) {
-        self.overlay.last_asked.retain(|(of, _), _| *of != session);
         for place in 0..self.overlay.upstreams.len() {
             if self.overlay.upstreams[place].session == session {
-                self.overlay.upstreams[place].in_flight.clear();
-                self.table.pause_asking(self.overlay.upstreams[place].comtree);
+                let groups = self.groups_at_parent(place);
+                let upstream = &mut self.overlay.upstreams[place];
+                upstream.in_flight.clear();
+                let comtree = upstream.comtree;
+                self.table.pause_asking(comtree);
+                let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
+                asked.groups.extend(groups);
             }
+        }
+        self.overlay.last_asked.retain(|(of, _), asked| {
+            asked.sequence = if *of == session { 0 } else { asked.sequence };
+            *of != session || !asked.groups.is_empty()
+        });
+    }
+
+    /// A branch is no more, and its neighbour gives up what was asked over it.
+    pub(super) fn forget_asked(&mut self, session: SessionIndex, comtree: Comtree) {
+        if let Some(asked) = self.overlay.last_asked.get_mut(&(session, comtree)) {
+            asked.groups.clear();
         }
     }
 
@@ -238,12 +275,13 @@ impl Relay {
         let changes = || groups.iter().map(|group| self.table.change_asked(*group));
         changes().for_each(|change| succession.ask_old(change.group(), change.wanted()));
         let (Some(session), most) = (self.link_of(old), self.datagrams_of(old)) else { return };
-        let sequence = self.overlay.last_asked.entry((session, comtree)).or_default();
-        *sequence = sequence.wrapping_add(1);
+        let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
+        asked.sequence = asked.sequence.wrapping_add(1);
         let Some(room) = self.replies.room() else { return };
-        let Ok(mut writer) = SubscribeWriter::new(room, *sequence, most) else { return };
+        let Ok(mut writer) = SubscribeWriter::new(room, asked.sequence, most) else { return };
         for change in groups.iter().map(|group| self.table.change_asked(*group)) {
             writer.push(change);
+            asked.groups.insert(change.group());
         }
         let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
         self.push_subscribe(session, len);

@@ -6,7 +6,7 @@ use super::SubscriptionTable;
 use super::lists::{Marks, Of, Wanted};
 use crate::index::{NONE, PortIndex};
 use canopy_wire::{Comtree, Group, Level, SubscriptionChange, Weight};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The number of a group's place in the table. It stays the group's as long as the parent has not
 /// acknowledged what it was asked.
@@ -70,15 +70,27 @@ impl SubscriptionTable {
     }
 
     /// The link to the parent is up, and the parent may have forgotten everything: it is asked for all
-    /// that is wanted.
-    pub(crate) fn resume_asking(&mut self, comtree: Comtree) {
+    /// that is wanted. It may know as well what it was asked `before`: what nobody wants of that any more, it hears too,
+    /// or it would bring that until it expires.
+    pub(crate) fn resume_asking(&mut self, comtree: Comtree, before: &BTreeSet<Group>) {
         self.pause_asking(comtree);
-        if let Some(upwards) = self.upwards_of(comtree) {
-            upwards.is_up = true;
-            self.each_group_of(comtree, |table, group| {
-                let wanted = table.highest(group);
-                table.set_wanted(group, wanted);
-            });
+        let Some(upwards) = self.upwards_of(comtree) else { return };
+        upwards.is_up = true;
+        self.each_group_of(comtree, |table, group| {
+            let wanted = table.highest(group);
+            table.set_wanted(group, wanted);
+        });
+        for group in before {
+            let hash = self.groups.hash(comtree, *group);
+            let known = self.groups.find(hash, comtree, *group);
+            // Where there is no room, it expires.
+            let place = known.or_else(|| self.open_group(hash, (comtree, *group), NONE));
+            if let Some(place) = place.filter(|place| self.wanted_upwards(*place).0.is_none()) {
+                let asked = Wanted(Some(Level(0)));
+                let before = self.set_asked(place, asked);
+                self.count_asked(comtree, before, asked);
+                self.note_asked(place);
+            }
         }
     }
 

@@ -200,6 +200,47 @@ fn a_parent_is_not_asked_for_what_it_wants_itself() {
     assert_eq!([0, 1].map(|relay| at(&world, relay)), [None, None]);
 }
 
+/// What nobody wants any more when a neighbour is the parent again, or the link to it is up again, it hears of, and does
+/// not bring until it expires.
+#[test]
+fn a_parent_that_comes_back_hears_what_nobody_wants_any_more() {
+    for is_link in [false, true] {
+        let mut world = line(2);
+        world.pass(Duration::from_millis(200));
+        for group in [GROUP, GROUP + 1] {
+            world.subscribe(1, group, 3);
+        }
+        assert_eq!(world.threads[0].subscriptions(), 2);
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        if is_link {
+            world.participants[1].session.unsubscribe(Group::new(GROUP));
+            cut_links(&mut world, Duration::from_secs(1));
+        } else {
+            for role in [BranchRole::Core, BranchRole::Parent] {
+                let now = world.now;
+                world.threads[1].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+                world.unsubscribe(1, GROUP);
+            }
+        }
+        world.pass(Duration::from_secs(3));
+        assert_eq!((at(&world, 0), world.threads[0].subscriptions()), (None, 1), "{is_link}");
+        assert_heard_by(&mut world, 0, 0, &[]);
+    }
+}
+
+/// Nothing that relays send arrives for a while.
+fn cut_links(world: &mut World, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        world.now = world.now + Duration::from_millis(20);
+        (0..world.participants.len()).for_each(|number| _ = world.send_from(number));
+        for thread in 0..world.threads.len() {
+            world.threads[thread].handle_timeout(world.now);
+            drop(world.collect(thread));
+        }
+    }
+}
+
 /// A relay in the core, or a root, takes a neighbour for its parent. It says so once when that knows all that is
 /// wanted here, by whichever word.
 #[test]

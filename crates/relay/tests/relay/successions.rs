@@ -107,6 +107,81 @@ fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
     assert_eq!(world.payloads(1), expected);
 }
 
+/// Where the old way is the longer one, what goes up over the next one must not overtake what went over the old one.
+#[test]
+fn what_goes_up_is_held_for_longer_where_the_old_parent_is_behind() {
+    let [near, far] = [0, 300].map(|behind| {
+        let mut world = World::empty();
+        for site in [1, 2, 3] {
+            world.add_relay(at_site(Mode::Immediate, site), 1);
+        }
+        for relay in [0, 2] {
+            let number = world.join(relay);
+            world.subscribe(number, GROUP, 3);
+        }
+        for (above, below) in [(0, 1), (1, 2)] {
+            world.link(COMTREE, [(above, above as u16 + 1), (below, below as u16 + 1)], DOWN);
+        }
+        world.settle();
+        world.link(COMTREE, [(0, 1), (2, 3)], [BranchRole::Child, BranchRole::NextParent]);
+        world.pass(Duration::from_secs(1));
+        world.publish(0, GROUP, 0, Flags(0), b"over both");
+        let (by_old, by_next): (Vec<_>, Vec<_>) = world
+            .collect(0)
+            .into_iter()
+            .partition(|sent| sent.to == crate::support::path_of_thread(1).remote);
+        world.carry(0, by_next);
+        world.pass(Duration::from_millis(behind));
+        world.carry(0, by_old);
+        let (mut waited, mut longest) = (0, 0);
+        for update in 0..150 {
+            let before = world.payloads(0).len();
+            world.publish(1, GROUP, 0, Flags(0), &[update]);
+            world.pass(Duration::from_millis(20));
+            waited = if world.payloads(0).len() > before { 0 } else { waited + 20 };
+            longest = longest.max(waited);
+        }
+        let expected: Vec<Vec<u8>> = (0..150).map(|update| vec![update]).collect();
+        assert_eq!(world.payloads(0), expected);
+        longest
+    });
+    assert!((80..200).contains(&near) && (380..500).contains(&far), "{near} ms, {far} ms");
+}
+
+/// What the parents bring between two ticks goes up over neither, though one of them is taken away before the next tick.
+#[test]
+fn what_waits_for_a_tick_goes_up_over_no_other_parent_when_its_own_goes() {
+    for (gone, wait) in [(0, 500), (0, 5_000), (1, 500), (1, 5_000)] {
+        let mut world = World::empty();
+        let tick = Duration::from_millis(20);
+        for (site, mode) in
+            [(1, Mode::Immediate), (2, Mode::Immediate), (3, Mode::Periodic { tick })]
+        {
+            world.add_relay(at_site(mode, site), 1);
+        }
+        let all = [0, 1, 2].map(|relay| world.join(relay));
+        for (above, below) in [(0, 1), (1, 2)] {
+            world.link(COMTREE, [(above, above as u16 + 1), (below, below as u16 + 1)], DOWN);
+        }
+        all[1..].iter().for_each(|number| world.subscribe(*number, GROUP, 3));
+        world.pass(tick);
+        world.link(COMTREE, [(0, 1), (2, 3)], [BranchRole::Child, BranchRole::NextParent]);
+        world.pass(Duration::from_millis(wait));
+
+        world.publish(all[0], GROUP, 0, Flags(0), b"once");
+        world.settle();
+        let link = world.key_of(gone);
+        let now = world.now;
+        let branch = BranchId { comtree: COMTREE, link, thread: 0 };
+        world.threads[2].apply(now, Change::RemoveBranch(branch)).unwrap();
+        world.pass(Duration::from_secs(1));
+        for number in all {
+            let expected = usize::from(number != all[0]);
+            assert_eq!(world.payloads(number).len(), expected, "{number}, {gone} after {wait}");
+        }
+    }
+}
+
 /// A relay leaves a mesh, and both neighbours that brought what it sends go, the one that was to stay first. No way
 /// leads to where that one was, for its place may be another's.
 #[test]

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// When nothing has failed for a while, a look at the controller finds it settled within so long.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
-/// How long a move takes for each relay of its world, beside the time that it takes to reach it.
-const MOVED_WITHIN: Duration = Duration::from_secs(2);
+/// How long a move takes for each relay of its world, beside the time that it takes to reach it. A parent is succeeded
+/// in 3.1 s and as long as what goes up is held for.
+const MOVED_WITHIN: Duration = Duration::from_secs(4);
 
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
