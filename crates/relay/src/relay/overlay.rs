@@ -6,11 +6,23 @@ use super::upstream::Upstream;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, Tag};
+use canopy_wire::{Address, Comtree, Group, Level, Tag, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Before the first source was learned.
 pub(super) const NOBODY: (PortIndex, Address) = (NONE, Address::UNSPECIFIED);
+
+/// What a neighbour was asked while it was a comtree's parent. It may be that again before its link has new keys, and
+/// remembers what has not expired.
+#[derive(Default)]
+pub(super) struct LastAsked {
+    /// The number of the last packet.
+    pub(super) sequence: u32,
+    /// What was asked for, and up to which level.
+    pub(super) groups: BTreeMap<Group, Level>,
+    /// When that has expired there.
+    pub(super) until: Time,
+}
 
 /// What is remembered of other relays.
 pub(super) struct Overlay {
@@ -18,8 +30,8 @@ pub(super) struct Overlay {
     /// The branch and the source that were learned last.
     pub(super) learned: (PortIndex, Address),
     pub(super) upstreams: Vec<Upstream>,
-    /// By link and comtree that had a parent there: the number of the last packet that asked it.
-    pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
+    /// By link and comtree that had a parent there: what that was asked.
+    pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), LastAsked>,
     /// By branch.
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Comtrees of which the parent is being succeeded.

@@ -5,6 +5,7 @@
 //! one that comes again changes nothing.
 
 use super::links::Link;
+use super::overlay::LastAsked;
 use super::{Relay, SWEEP_EVERY};
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::subscriptions::GroupIndex;
@@ -13,7 +14,7 @@ use canopy_wire::{
     Comtree, DropReason, Packet, Path, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, Time,
 };
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Subscribe packets that wait for their acknowledgement at a time.
 pub(super) const WINDOW: usize = 64;
@@ -64,15 +65,17 @@ impl Relay {
         }
         if let Some(place) = place {
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
-            // It may be the parent again before the link has new keys.
-            self.overlay.last_asked.insert((session, comtree), sequence);
+            let (groups, until) = (self.table.all_asked(comtree), now + self.lifetime_over(session));
+            let asked = LastAsked { sequence, groups, until };
+            self.overlay.last_asked.insert((session, comtree), asked);
             self.table.set_upwards(comtree, None);
         }
         if let Some(port) = parent
             && let Some(session) = self.link_of(port)
         {
             self.table.set_upwards(comtree, Some(parents));
-            let sequence = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or(0);
+            let asked = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or_default();
+            let sequence = asked.sequence;
             let in_flight = VecDeque::new();
             self.overlay.upstreams.push(Upstream {
                 comtree,
@@ -85,9 +88,19 @@ impl Relay {
             });
             if self.sessions.path(session).is_some() {
                 self.table.resume_asking(comtree);
+                // Otherwise a root that walks away and back would get what it has asked for in between.
+                if now < asked.until {
+                    self.table.drop_unwanted(comtree, &asked.groups);
+                }
             }
             self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         }
+    }
+
+    /// What is asked over a link lives as long as the neighbour says.
+    fn lifetime_over(&self, session: SessionIndex) -> Duration {
+        let lifetime = self.link_at(session).and_then(Link::lifetime);
+        lifetime.unwrap_or(self.subscription_lifetime)
     }
 
     /// A link has new keys: what was on its way to the parent over it is lost, and whoever is there
@@ -238,7 +251,7 @@ impl Relay {
         let changes = || groups.iter().map(|group| self.table.change_asked(*group));
         changes().for_each(|change| succession.ask_old(change.group(), change.wanted()));
         let (Some(session), most) = (self.link_of(old), self.datagrams_of(old)) else { return };
-        let sequence = self.overlay.last_asked.entry((session, comtree)).or_default();
+        let sequence = &mut self.overlay.last_asked.entry((session, comtree)).or_default().sequence;
         *sequence = sequence.wrapping_add(1);
         let Some(room) = self.replies.room() else { return };
         let Ok(mut writer) = SubscribeWriter::new(room, *sequence, most) else { return };
@@ -298,12 +311,13 @@ impl Relay {
     }
 
     /// Asks parents again for a part of what is wanted, so that it does not expire there.
-    pub(super) fn sweep_upstreams(&mut self) {
+    pub(super) fn sweep_upstreams(&mut self, now: Time) {
+        for asked in self.overlay.last_asked.values_mut().filter(|asked| asked.until <= now) {
+            asked.groups = BTreeMap::new();
+        }
         for place in 0..self.overlay.upstreams.len() {
             let Upstream { comtree, session, .. } = self.overlay.upstreams[place];
-            // What is asked lives as long as the parent says.
-            let lifetime = self.link_at(session).and_then(Link::lifetime);
-            let lifetime = lifetime.unwrap_or(self.subscription_lifetime);
+            let lifetime = self.lifetime_over(session);
             let rounds = lifetime.as_millis() / u128::from(REFRESHES) / SWEEP_EVERY.as_millis();
             let rounds = (rounds as u64).max(1);
             let to_refresh = &mut self.overlay.upstreams[place].to_refresh;

@@ -82,6 +82,22 @@ impl SubscriptionTable {
         }
     }
 
+    /// The parent may remember that it was asked for this before it was no parent: it is told what of that is not wanted
+    /// any more. Where there is no room for a group to do so, that expires there.
+    pub(crate) fn drop_unwanted(&mut self, comtree: Comtree, asked: &BTreeMap<Group, Level>) {
+        for (group, level) in asked {
+            let hash = self.groups.hash(comtree, *group);
+            let known = self.groups.find(hash, comtree, *group);
+            let place = known.or_else(|| self.open_group(hash, (comtree, *group), NONE));
+            let Some(place) = place else { continue };
+            if self.wanted_upwards(place) == Wanted::default() {
+                self.set_asked(place, Wanted(Some(*level)));
+                self.count_asked(comtree, Wanted::default(), Wanted(Some(*level)));
+                self.note_asked(place);
+            }
+        }
+    }
+
     /// The link to the parent is down. What it was asked for expires there, unless it is asked again.
     pub(crate) fn pause_asking(&mut self, comtree: Comtree) {
         let Some(upwards) = self.upwards_of(comtree) else { return };
