@@ -65,7 +65,8 @@ impl Relay {
         }
         if let Some(place) = place {
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
-            let (groups, until) = (self.table.all_asked(comtree), now + self.lifetime_over(session));
+            let (groups, until) =
+                (self.table.all_asked(comtree), now + self.lifetime_over(session));
             let asked = LastAsked { sequence, groups, until };
             self.overlay.last_asked.insert((session, comtree), asked);
             self.table.set_upwards(comtree, None);
