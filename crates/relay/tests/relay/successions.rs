@@ -391,3 +391,42 @@ fn a_child_that_was_to_be_something_else_gets_what_it_wanted_as_a_child_again() 
     turn(&mut world, BranchRole::NextParent, Duration::from_millis(1));
     assert_eq!(world.threads[1].subscriptions(), 1);
 }
+
+/// The root walks to the child and back, which has asked for something before, and wants it no more.
+#[test]
+fn a_child_again_gets_nothing_that_it_has_ceased_to_want_meanwhile() {
+    let mut world = World::empty();
+    for site in [1, 2] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 1] {
+        world.join(relay);
+    }
+    world.link(COMTREE, [(0, 1), (1, 2)], DOWN);
+    for group in [GROUP, GROUP + 1] {
+        world.subscribe(1, group, 3);
+    }
+    world.settle();
+    assert_eq!(world.threads[0].subscriptions(), 2);
+    let set = |world: &mut World, relay: usize, role| {
+        let link = world.key_of(1 - relay);
+        let branch = BranchId { comtree: COMTREE, link, thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    set(&mut world, 0, BranchRole::Core);
+    set(&mut world, 1, BranchRole::Core);
+    world.unsubscribe(1, GROUP);
+    world.settle();
+    set(&mut world, 1, BranchRole::NextParent);
+    world.pass(Duration::from_secs(1));
+    set(&mut world, 0, BranchRole::Child);
+    set(&mut world, 1, BranchRole::Parent);
+    assert_eq!(world.threads[0].subscriptions(), 1);
+    for group in [GROUP, GROUP + 1] {
+        world.publish(0, group, 0, Flags(0), b"from above");
+    }
+    world.settle();
+    assert_eq!(world.payloads(1).len(), 1);
+}

@@ -252,9 +252,14 @@ impl World<'_> {
             }
             Event::Refused { .. } => told.refused += 1,
             Event::Left { .. } => told.left += 1,
-            Event::Reshaped { why, .. } => {
+            Event::Reshaped { comtree, why } => {
                 told.reshaped += 1;
                 told.improved += u32::from(why.contains("improved"));
+                // A move has ended, and another may begin before the next look.
+                let mut worlds = self.worlds.iter_mut();
+                if let Some(world) = worlds.find(|world| world.comtree == comtree) {
+                    world.moves_since = None;
+                }
             }
             Event::Broken { .. } => told.broken += 1,
             Event::RelayLost(_) => told.relays_lost += 1,
