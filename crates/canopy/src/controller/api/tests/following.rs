@@ -34,11 +34,15 @@ async fn follower(daemon: &Daemon, feeds: &Feeds, player: u8) -> (Channel, Strin
     let (own, controller) = (Identity::new([player; 32]), Identity::new([99; 32]));
     let call = async {
         let stream = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        Channel::call(stream, &own, controller.public(), SOON).await.unwrap()
+        let mut channel = Channel::call(stream, &own, controller.public(), SOON).await.unwrap();
+        channel.send(b"what it asks for").await.unwrap();
+        channel
     };
     let answer = async {
         let (stream, _) = listener.accept().await.unwrap();
-        Channel::accept(stream, &controller, SOON).await.unwrap()
+        let mut channel = Channel::accept(stream, &controller, SOON).await.unwrap();
+        channel.receive().await.unwrap();
+        channel
     };
     let (theirs, ours) = tokio::join!(call, answer);
     let handle = daemon.handle.clone();
