@@ -120,7 +120,7 @@ impl Cluster {
         assert!(self.operate(&["relay", "list"]).unwrap().contains(&removed));
         let again = self.operate(&["relay", "allow", relay, "--json"]);
         assert_eq!(again, Ok("{}\n".to_owned()));
-        self.until_relays_are(&["up", "up", "up"]);
+        self.until_relays_are(&["up", "up", "draining"]);
         let refused = self.operate(&["relay", "allow", relay, "--json"]).unwrap_err();
         let refused: Value = serde_json::from_str(&refused).expect("a refusal is JSON as well");
         assert_eq!(refused["error"]["where"], format!("relay {relay}"), "{refused}");

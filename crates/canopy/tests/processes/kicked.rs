@@ -50,7 +50,7 @@ async fn who_is_kicked_is_not_let_in_again_by_a_token_that_still_holds() {
     cluster.restart_controller();
     let relay = cluster.relay("r1");
     let moved = places.iter_mut().chain([&mut stays]);
-    moved.for_each(|place| place.relay.address = relay.address("native"));
+    moved.for_each(|place| place.relay.address = relay.address("relay"));
     let began = Instant::now();
     while let Err(why) = connect(&keys[0], &stays).await {
         assert!(began.elapsed() < PATIENCE, "{why}");
