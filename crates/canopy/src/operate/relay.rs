@@ -60,7 +60,7 @@ pub(crate) struct DrainCommand {
 }
 
 /// A relay that is removed drains, and goes once no member is at it and no comtree leads over it. Its links go with it,
-/// and its number is not given again. It can be stopped then; if its process starts again it is refused, until `canopy relay
+/// and its number is not given again. Stop its process then; if it starts again it is refused, until `canopy relay
 /// allow` lets it register.
 #[derive(Args)]
 pub(crate) struct RemoveCommand {
@@ -73,7 +73,8 @@ pub(crate) struct RemoveCommand {
     api: ApiArgs,
 }
 
-/// Its process registers as a new relay when it calls next, within seconds if it runs.
+/// A process that is refused registers as a new relay within seconds; one that has run since before it was removed is to be
+/// started again. All that were removed under this name may register.
 #[derive(Args)]
 pub(crate) struct AllowCommand {
     /// The name that it had

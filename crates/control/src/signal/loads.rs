@@ -10,7 +10,7 @@ use crate::model::{LinkId, MOST_LINKS};
 pub struct LinkLoad {
     /// Which.
     pub link: LinkId,
-    /// Bits a second of UDP payload, smoothed.
+    /// Bits of UDP payload in the last second that was measured.
     pub bits_out: u64,
 }
 
