@@ -31,6 +31,9 @@ pub struct Wrong {
     /// What it has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<String>,
+    /// The relay that asks was removed, and is to carry nothing until it is allowed again.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub is_removed: bool,
 }
 
 /// What is there already, or is in the way.
@@ -84,9 +87,14 @@ impl From<Refusal> for Problem {
                 problem(CONFLICT, &format!("world {world}"))
             }
             Refusal::NoSuchRelay(relay) => problem(NOT_FOUND, &format!("relay {relay}")),
-            Refusal::OtherKey(relay)
-            | Refusal::TooManyLinks(relay)
-            | Refusal::Removed { relay, .. } => problem(CONFLICT, &format!("relay {relay}")),
+            Refusal::OtherKey(relay) | Refusal::TooManyLinks(relay) => {
+                problem(CONFLICT, &format!("relay {relay}"))
+            }
+            Refusal::Removed { relay, .. } => {
+                let mut problem = problem(CONFLICT, &format!("relay {relay}"));
+                problem.error.is_removed = true;
+                problem
+            }
             Refusal::NotRemoved(relay) => problem(NOT_FOUND, &format!("relay {relay}")),
             Refusal::Barred { world, .. } => problem(FORBIDDEN, &format!("world {world}")),
             Refusal::HasMembers { world, .. } => problem(CONFLICT, &format!("world {world}")),

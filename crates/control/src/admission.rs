@@ -145,8 +145,10 @@ impl State {
             return None;
         }
         let until = now + self.settings.lease;
+        let token_until = before.token_until.max(until);
         let (limits, entry) = (ask.bounded(before.limits), ask.entry);
-        let member = Member { state: MemberState::Held, until, limits, entry, ..before };
+        let state = MemberState::Held;
+        let member = Member { state, until, token_until, limits, entry, ..before };
         self.admit(op, &member);
         self.save_member(op, member);
         Some(address)
@@ -199,8 +201,11 @@ impl State {
         next.into_iter().for_each(|next| _ = self.next_addresses.insert(world, next));
         let until = now + self.settings.lease;
         let (state, reserved) = (MemberState::Held, limits);
+        let before = self.members.get(&(world, address));
         // What barred it once is over, and forgotten with the record.
-        let barred = self.members.get(&(world, address)).and_then(|before| before.barred);
+        let barred = before.and_then(|before| before.barred);
+        // It may have a token for another relay still.
+        let token_until = before.map_or(until, |before| before.token_until.max(until));
         let member = Member {
             world,
             address,
@@ -213,6 +218,7 @@ impl State {
             barred,
             entry,
             subject: ask.subject.clone(),
+            token_until,
         };
         self.admit(op, &member);
         self.save_member(op, member);
@@ -317,8 +323,9 @@ impl State {
         address: Address,
     ) -> Result<Time, Refusal> {
         let until = now + self.settings.lease;
-        let member = Member { until, ..self.held(world, address)?.clone() };
-        self.save_member(op, member);
+        let before = self.held(world, address)?.clone();
+        let token_until = before.token_until.max(until);
+        self.save_member(op, Member { until, token_until, ..before });
         Ok(until)
     }
 
@@ -472,7 +479,7 @@ impl State {
         }
         let reserved = member.reserved;
         self.give_back(op, world, member.relay, |(count, sum)| (count - 1, sum - reserved), 1.0);
-        let until = member.until.max(now) + self.settings.rest;
+        let until = member.until.max(member.token_until).max(now) + self.settings.rest;
         // The record is what bars the owner, so it lasts as long.
         let until = member.barred.map_or(until, |barred| barred.max(until));
         self.save_member(op, Member { state: MemberState::Resting, until, ..member });
@@ -599,6 +606,7 @@ mod tests {
             barred,
             entry: Entry::default(),
             subject: "player".to_owned(),
+            token_until: until,
         }
     }
 
@@ -634,12 +642,15 @@ mod tests {
         let before = member(Address::unicast(3, 64), 7, MemberState::Held, 10);
         let before = Member { subject: String::new(), ..before };
         let bytes = before.to_bytes();
-        // The name is what it lacks, or the entry, or the relay's number, too.
-        for less in [1, 3, 4] {
-            assert_eq!(Member::of_bytes(&bytes[..bytes.len() - less]).as_ref(), Ok(&before));
+        let short = |less: usize| Member::of_bytes(&bytes[..bytes.len() - less]);
+        // A token's end is what it lacks, or the name, the entry or the relay's number, too.
+        let end = before.token_until.to_bytes().len();
+        for less in [end, end + 1, end + 3, end + 4] {
+            assert_eq!(short(less).as_ref(), Ok(&before));
         }
         let entry = Entry { let_in: u64::MAX, visit: 3 };
-        let now = Member { entry, subject: "player".to_owned(), ..before };
+        let token_until = Time::from_millis(20);
+        let now = Member { entry, subject: "player".to_owned(), token_until, ..before };
         assert_eq!(Member::of_bytes(&now.to_bytes()), Ok(now));
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Agent {
     queue: BTreeSet<(u8, ItemKey)>,
     /// The number of the last change of what is to be removed.
     removals: BTreeMap<ItemKey, u64>,
+    /// Whom a relay that has started again is to dismiss before it has a comtree on which they could join.
+    dismissals: BTreeSet<ItemKey>,
     flying: BTreeMap<u64, (ItemKey, u64)>,
     /// By comtree: the last call that left the relay no next parent there.
     without_next: BTreeMap<Comtree, u64>,
@@ -72,6 +74,7 @@ impl Agent {
             awaited: BTreeMap::new(),
             queue: BTreeSet::new(),
             removals: BTreeMap::new(),
+            dismissals: BTreeSet::new(),
             flying: BTreeMap::new(),
             without_next: BTreeMap::new(),
             listing: None,
@@ -101,6 +104,7 @@ impl Agent {
         match item {
             Some(item) => {
                 self.removals.remove(&key);
+                self.dismissals.remove(&key);
                 self.wanted.insert(key, (version, item));
             }
             None => {
@@ -108,6 +112,14 @@ impl Agent {
                 self.removals.insert(key, version);
             }
         }
+    }
+
+    /// The relay has started again, and is told once more that it has nothing under this key. Whoever waits for its
+    /// word on that waits for the same change.
+    pub(crate) fn remove_again(&mut self, key: ItemKey) {
+        let version = self.removals.get(&key).copied().unwrap_or(0);
+        self.want(key, version, None);
+        self.dismissals.insert(key);
     }
 
     fn call_again(&mut self, key: ItemKey, version: u64) {
@@ -140,7 +152,11 @@ impl Agent {
         for (_, (key, version)) in std::mem::take(&mut self.flying) {
             self.call_again(key, version);
         }
+        // Its list shows what it lacks, but not what it is yet to be told to remove.
         self.refused.clear();
+        self.queue.extend(self.removals.keys().map(|key| rank(*key, false)));
+        let is_member = |key: &&ItemKey| matches!(key, ItemKey::Member(..));
+        self.dismissals = self.removals.keys().filter(is_member).copied().collect();
         self.without_next.clear();
         self.takes_sharing = false;
         self.loads.clear();
@@ -183,6 +199,9 @@ impl Agent {
                     self.keep_removal(key, version);
                 }
                 let is_there = matches!(call, Call::Set(_));
+                if result.is_ok() && !is_there {
+                    self.dismissals.remove(&key);
+                }
                 out.push(Settled { key, version, is_there, result });
             }
         }
@@ -241,7 +260,9 @@ impl Agent {
             });
         }
         while caller.has_room() {
-            let Some((_, key)) = self.queue.pop_first() else { return };
+            let Some(next) = next_of(&self.queue, &self.dismissals) else { return };
+            self.queue.remove(&next);
+            let (_, key) = next;
             let (version, call) = match self.wanted.get(&key) {
                 Some((version, item)) if self.takes_sharing => (*version, Call::Set(item.clone())),
                 Some((version, item)) => (*version, Call::Set(item.clone().without_sharing())),
@@ -290,7 +311,8 @@ impl Agent {
     /// When the next message is due.
     pub(crate) fn poll_timeout(&self, now: Time) -> Option<Time> {
         let caller = self.caller.as_ref()?;
-        let can_call = self.listing.is_none() && !self.queue.is_empty() && caller.has_room();
+        let next = next_of(&self.queue, &self.dismissals);
+        let can_call = self.listing.is_none() && next.is_some() && caller.has_room();
         let at_once = can_call.then_some(now);
         at_once.into_iter().chain(caller.poll_timeout()).chain(self.refused.values().copied()).min()
     }
@@ -323,16 +345,105 @@ impl Agent {
     }
 }
 
+/// What is called next: no comtree, nor what comes after that, while there are dismissals that come before.
+fn next_of(
+    queue: &BTreeSet<(u8, ItemKey)>,
+    dismissals: &BTreeSet<ItemKey>,
+) -> Option<(u8, ItemKey)> {
+    let next = queue.first().copied();
+    next.filter(|(rank, _)| *rank < COMTREE || dismissals.is_empty())
+}
+
+/// The rank of a comtree that a relay is to have.
+const COMTREE: u8 = 3;
+
 /// In which order a relay takes what waits: what needs something else after it, and what is to go
-/// before what it needs.
+/// before what it needs. Links come first: they need nothing, and their ends find each other while members are told.
 fn rank(key: ItemKey, is_wanted: bool) -> (u8, ItemKey) {
     let rank = match (key, is_wanted) {
-        (ItemKey::Member(..), false) => 0,
-        (ItemKey::Comtree(_), false) => 1,
-        (ItemKey::Link(_), true) => 2,
-        (ItemKey::Comtree(_), true) => 3,
+        (ItemKey::Link(_), true) => 0,
+        (ItemKey::Member(..), false) => 1,
+        (ItemKey::Comtree(_), false) => 2,
+        (ItemKey::Comtree(_), true) => COMTREE,
         (ItemKey::Member(..), true) => 4,
         (ItemKey::Link(_), false) => 5,
     };
     (rank, key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Downlink, Mode, Sharing};
+    use crate::name::Name;
+    use canopy_wire::Address;
+
+    const KEY: ItemKey = ItemKey::Member(Comtree(16), Address(64));
+
+    /// The relay has nothing, and does all that it is told but for what it refuses. Returns what that is.
+    fn exchange(
+        agent: &mut Agent,
+        now: Time,
+        refuses: impl Fn(&Call) -> bool,
+    ) -> (Vec<Call>, Vec<Settled>) {
+        let (mut calls, mut settled) = (Vec::new(), Vec::new());
+        while let Some(Message::Call { controller, relay, number, call, .. }) =
+            agent.poll_transmit(now)
+        {
+            let answer = match &call {
+                Call::List(_) => Answer::Items(Vec::new(), true),
+                call if refuses(call) => Answer::Refused("no".to_owned()),
+                _ => Answer::Done,
+            };
+            let answer = Message::Answer { controller, relay, number, answer };
+            agent.handle_answer(now, answer, &mut settled);
+            calls.push(call);
+        }
+        (calls, settled)
+    }
+
+    fn comtree() -> Item {
+        Item::Comtree {
+            id: Comtree(16),
+            world: Name::new("w").unwrap(),
+            site: 1,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            levels: 1,
+            sharing: Sharing::default(),
+            branches: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_removal_that_waits_keeps_its_number_when_it_is_told_again() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        agent.want(KEY, 5, None);
+        agent.hear(now, 2);
+        agent.remove_again(KEY);
+        let (_, settled) = exchange(&mut agent, now, |_| false);
+        assert_eq!(settled.iter().map(|of| (of.key, of.version)).collect::<Vec<_>>(), [(KEY, 5)]);
+    }
+
+    #[test]
+    fn comtrees_wait_for_a_removal_that_is_refused_also_if_the_relay_starts_again() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        agent.want(comtree().key(), 1, Some(comtree()));
+        agent.want(KEY, 5, None);
+        let is_removal = |call: &Call| matches!(call, Call::Remove(_));
+        let (list, remove) = (Call::List(None), Call::Remove(KEY));
+        for (now, life) in [(now, 1), (now + AGAIN, 1), (now + AGAIN, 2)] {
+            agent.hear(now, life);
+            let (calls, _) = exchange(&mut agent, now, is_removal);
+            assert_eq!(calls.last(), Some(&remove), "{calls:?}");
+            assert_eq!(agent.poll_timeout(now), Some(now + AGAIN), "it waits for nothing else");
+        }
+        agent.hear(now + AGAIN, 3);
+        let (calls, settled) = exchange(&mut agent, now + AGAIN, |_| false);
+        assert_eq!(calls, [list, remove, Call::Set(comtree())]);
+        assert_eq!(settled[0].version, 5);
+        assert!(agent.is_settled());
+    }
 }

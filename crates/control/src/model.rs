@@ -269,6 +269,8 @@ pub struct Member {
     pub entry: Entry,
     /// What its credential, or its backend, calls it; empty if nobody has said.
     pub subject: String,
+    /// When the last of the tokens ends that name the address. A place may end before that.
+    pub token_until: Time,
 }
 
 impl Member {
@@ -444,7 +446,7 @@ impl Coded for Link {
 impl Coded for Member {
     fn put(&self, out: &mut Vec<u8>) {
         let Member { world, address, relay, owner, limits, reserved, .. } = self;
-        let Member { until, state, barred, entry, subject, .. } = self;
+        let Member { until, state, barred, entry, subject, token_until, .. } = self;
         world.put(out);
         address.put(out);
         owner.put(out);
@@ -456,6 +458,7 @@ impl Coded for Member {
         relay.put(out);
         entry.put(out);
         subject.put(out);
+        token_until.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Member, CodecError> {
@@ -469,6 +472,8 @@ impl Coded for Member {
         let entry = if from.is_at_end() { Entry::default() } else { Coded::take(from)? };
         // Or here: members had no names.
         let subject = if from.is_at_end() { String::new() } else { Coded::take(from)? };
+        // Or here: a token ended with the place, or before.
+        let token_until = if from.is_at_end() { until } else { Coded::take(from)? };
         Ok(Member {
             world,
             address,
@@ -481,6 +486,7 @@ impl Coded for Member {
             barred,
             entry,
             subject,
+            token_until,
         })
     }
 }

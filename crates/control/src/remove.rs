@@ -351,7 +351,10 @@ impl State {
         let links = self.links.values().filter(|link| link.ends.contains(&id));
         let links: Vec<LinkId> = links.map(|link| link.id).collect();
         self.vacate(op, &links, Some(id), &format!("the relay {name}"))?;
-        links.into_iter().for_each(|link| self.forget_link(op, link));
+        for link in links {
+            self.forget_link(op, link);
+            op.cut();
+        }
         self.bar_relay(op, id);
         self.relay_names.remove(&name);
         self.ledger.close_relay(id);
@@ -387,6 +390,7 @@ impl State {
         for id in ids {
             self.removed.remove(&id);
             op.write::<RemovedRelay>(Table::Removed, number(u32::from(id.0)), None);
+            op.cut();
         }
         Ok(())
     }

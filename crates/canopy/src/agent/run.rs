@@ -5,7 +5,8 @@ use super::{AgentConfig, measure};
 use crate::net::Controlled;
 use crate::trust;
 use anyhow::{Context, anyhow};
-use canopy_channel::{Channel, Hello, Register, Registered};
+use canopy_api::Problem;
+use canopy_channel::{Channel, ChannelError, Hello, Register, Registered};
 use canopy_control::signal::{LinkLoad, Measured};
 use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
@@ -116,6 +117,9 @@ impl Agent {
                 }
                 Err(error) => error,
             };
+            if was_removed(&error) {
+                self.give_up_all().await;
+            }
             let why = format!("{error:#}");
             if why != was_told {
                 tracing::warn!(
@@ -128,6 +132,16 @@ impl Agent {
             wait = pause.mul_f64(0.5 + spread());
             pause = (pause * 2).min(MOST_PAUSE);
         }
+    }
+
+    /// The controller has removed this relay while it could not be told: it carries nothing any more. If it is allowed
+    /// again, it is as one that has just started.
+    async fn give_up_all(&mut self) {
+        if self.side.items().is_empty() {
+            return;
+        }
+        (self.side, self.detours) = (RelaySide::new(self.config.life), Detours::default());
+        self.apply_items("what a relay that was removed has").await;
     }
 
     /// Calls the controller after a pause, and sees to detours meanwhile. Returns the channel, and whose
@@ -308,6 +322,13 @@ impl Agent {
 }
 
 /// Registers at the controller. Returns the channel, and whose tokens count; the relay trusts them.
+/// Whether the controller does not take this relay because it was removed.
+fn was_removed(error: &anyhow::Error) -> bool {
+    let Some(ChannelError::Refused(why)) = error.downcast_ref() else { return false };
+    let problem = serde_json::from_value::<Problem>(why.clone());
+    problem.is_ok_and(|problem| problem.error.is_removed)
+}
+
 async fn register(
     config: AgentConfig,
     native: SocketAddr,

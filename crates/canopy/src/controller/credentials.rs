@@ -342,6 +342,7 @@ mod tests {
             barred: None,
             entry: Entry { let_in, visit: 0 },
             subject: "player".to_owned(),
+            token_until: Time::ZERO,
         };
         let said = |known: Option<Member>| {
             right.check_place(known.as_ref()).err().map(|problem| problem.to_string())

@@ -1,32 +1,37 @@
 //! Whom a relay is to keep out that has started again, and has forgotten whom it was told to dismiss.
 //!
-//! The record of a member that has left rests for as long as one of its tokens may hold, so it says that. The relay
-//! hears of all of them before it has any comtree on which somebody could join: what is removed is called first.
+//! The record of a member that has left says when the last of its tokens ends, and rests for longer. The relay hears of
+//! those whose tokens may hold before it has any comtree on which somebody could join. Who was kicked is told to every
+//! relay: he may have a token for one at which he was before, and had the same address. At the others that does nothing.
 
 use super::Controller;
 use crate::model::{Member, MemberState, RelayId};
 use crate::op::member_key;
+use canopy_wire::Time;
 use core::cmp::Reverse;
+use core::time::Duration;
 
-/// The most members that a relay is told of. It remembers as many.
+/// The most that a relay is told, each member on each comtree. A data thread remembers as many.
 const MOST: usize = 65_536;
+/// A relay's clock may be so far behind the controller's.
+const SKEW: Duration = Duration::from_secs(10);
 
 impl Controller {
-    /// A relay that has nothing is told which places there are gone. If there are too many, those who were kicked come
-    /// first, and then those whose tokens hold longest.
-    pub(super) fn dismiss_again(&mut self, relay: RelayId) {
+    /// A relay that has nothing is told which places are gone. If there are too many, those who were kicked come first,
+    /// and then those whose tokens hold longest.
+    pub(super) fn dismiss_again(&mut self, now: Time, relay: RelayId) {
         let Some(agent) = self.agents.get_mut(&relay) else { return };
-        let is_gone = |of: &&Member| of.relay == relay && of.state == MemberState::Resting;
+        let is_gone = |of: &&Member| {
+            let is_its = of.relay == relay || of.barred.is_some();
+            is_its && of.state == MemberState::Resting && of.token_until + SKEW > now
+        };
         let mut gone: Vec<&Member> = self.state.members.values().filter(is_gone).collect();
-        if gone.len() > MOST {
-            gone.sort_unstable_by_key(|of| Reverse((of.barred.is_some(), of.until)));
-            gone.truncate(MOST);
-        }
-        for member in gone {
-            let Some(world) = self.state.worlds.get(&member.world) else { continue };
-            for comtree in &world.comtrees {
-                agent.want(member_key(*comtree, member.address), 0, None);
-            }
-        }
+        gone.sort_by_key(|of| Reverse((of.barred.is_some(), of.token_until)));
+        let world = |of: &Member| self.state.worlds.get(&of.world);
+        let keys = gone.into_iter().flat_map(|of| {
+            let comtrees = world(of).into_iter().flat_map(|world| &world.comtrees);
+            comtrees.map(|comtree| member_key(*comtree, of.address))
+        });
+        keys.take(MOST).for_each(|key| agent.remove_again(key));
     }
 }

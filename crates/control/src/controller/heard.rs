@@ -37,7 +37,7 @@ impl Controller {
             Message::Answer { .. } => {
                 let mut settled = Vec::new();
                 if agent.handle_answer(now, message, &mut settled) {
-                    self.dismiss_again(relay);
+                    self.dismiss_again(now, relay);
                 }
                 settled.into_iter().for_each(|settled| self.settle(now, relay, settled));
             }

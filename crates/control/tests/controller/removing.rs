@@ -426,6 +426,29 @@ fn a_relay_that_was_removed_registers_again_only_once_that_is_allowed() {
     assert_eq!(bed.controller.register(bed.now, renamed), Ok(RelayId(6)));
 }
 
+/// However many records that are, and a commit has few.
+#[test]
+fn a_relay_with_many_links_is_removed_and_many_that_had_one_name_are_allowed() {
+    let links: Vec<_> = (1..=120).map(|to| (0, to, 1000)).collect();
+    let mut bed = Bed::new(121, 10_000_000, &links);
+    bed.controller.remove_relay_at_once(RelayId(1)).unwrap();
+    bed.tick();
+    assert_eq!((bed.relay(1), bed.controller.links().count()), (None, 0));
+    let r0 = new_relay(0, 10_000_000);
+    for number in 0..130_u16 {
+        let mut key = [0xff; 32];
+        key[..2].copy_from_slice(&number.to_be_bytes());
+        let id = bed.controller.register(bed.now, NewRelay { key, ..r0.clone() }).unwrap();
+        bed.controller.remove_relay_at_once(id).unwrap();
+    }
+    bed.tick();
+    assert_eq!(bed.controller.removed_relays().count(), 1 + 130);
+    bed.controller.allow_relay(&r0.name).unwrap();
+    bed.tick();
+    bed.start_again();
+    assert_eq!(bed.controller.removed_relays().count(), 0);
+}
+
 #[test]
 fn a_relay_that_is_needed_stays_as_it_was_and_the_refusal_says_by_whom() {
     let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000)]);

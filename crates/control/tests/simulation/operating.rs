@@ -2,7 +2,7 @@
 //! drained and taken away.
 
 use crate::sim::{Sim, relay_of_number};
-use canopy_control::{Controller, Name, RelayId, Sharing, WorldChanges};
+use canopy_control::{Controller, Name, Refusal, RelayId, Sharing, WorldChanges};
 use core::time::Duration;
 
 impl Sim {
@@ -113,7 +113,16 @@ impl Sim {
     /// A relay registers: it gets its number back, or another if it was taken away. What was on its
     /// way then was on a channel that is no more.
     pub(crate) fn register(&mut self, at: usize) -> Option<RelayId> {
-        self.controller.as_mut()?.register(self.now, relay_of_number(at)).ok()
+        let registered = self.controller.as_mut()?.register(self.now, relay_of_number(at));
+        let relay = &mut self.relays[at];
+        if let (Err(Refusal::Removed { .. }), Some(side)) = (&registered, &mut relay.side)
+            && !side.items().is_empty()
+        {
+            // It hears so, and carries nothing any more.
+            relay.crash();
+            relay.restart();
+        }
+        registered.ok()
     }
 
     /// A relay hears that it has this number.
