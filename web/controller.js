@@ -98,8 +98,8 @@ function show() {
     relay.name, relay.state, exact(relay.members), `${exact(relay.taken)} of ${exact(relay.places)}`, relay.address,
   ]));
   rows(at("links"), links.map((link) => [
-    exact(link.id), link.ends.join(" – "), link.usable ? ms(link) : "down", link.load.map(sent).join(" / "),
-    link.reserved.map(megabits).join(" / "), megabits(link.bits), link.why,
+    exact(link.id), link.ends.join(" – "), link.usable ? ms(link) : "down",
+    ...[link.load, link.reserved, [link.bits]].map((rates) => rates.map(megabits).join(" / ")), link.why,
   ]));
 }
 
@@ -127,8 +127,9 @@ function showMap(comtree) {
     up: link.usable,
     tree: branches.has(link.id),
     mesh: mesh.has(link.id),
-    brief: link.usable ? `${ms(link)}, ${sent(fuller(link.load))}` : "down",
-    text: link.usable ? `${ms(link)}, ${sent(fuller(link.load))}, ${share(link)}` : "down",
+    brief: link.usable ? ms(link) : "down",
+    text: link.usable ? `${ms(link)}, ${share(link)}` : "down",
+    load: link.usable ? load(link) : "",
   }));
   map.show(onMap, lines, chosen);
   at("key-mesh").hidden = mesh.size === 0;
@@ -154,21 +155,19 @@ function share(link) {
   return `${Math.round((100 * Math.max(...link.reserved)) / Math.max(link.bits, 1))} % reserved`;
 }
 
-/** What the fuller direction carries; null if neither end has said so. */
-function fuller(load) {
-  return load.every((bits) => bits === null) ? null : Math.max(...load);
-}
-
-function sent(bits) {
-  return bits === null ? "–" : megabits(bits);
+/** What the fuller direction carries, if its ends have said so. */
+function load(link) {
+  const known = link.load.filter((bits) => bits !== null);
+  return known.length === 0 ? "" : `${megabits(Math.max(...known))} Mbit/s`;
 }
 
 function ms(link) {
   return `${significant(link.delay_us / 1000)} ms`;
 }
 
+/** Millions of bits a second, or a dash for what nobody has said. */
 function megabits(bits) {
-  return `${significant(bits / 1e6)} Mbit/s`;
+  return bits === null ? "–" : significant(bits / 1e6);
 }
 
 /** Gives a list these choices, unless it has them, and chooses one. */

@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const RADIUS = 15;
 const LABEL = 5; // from a circle to its labels
+const LINE = 13; // from a line of a link's words to the next
 const [WIDTH, HEIGHT] = [440, 190];
 const CROWDED = 16; // so many relays have smaller circles, and only the chosen one has words
 
@@ -23,7 +24,7 @@ export class OverlayMap {
 
   /**
    * Relays have `name`, `count`, `note`, `lost`, `state` (up, draining, down), `core` and `root`; links have `ends`,
-   * numbers of relays, and `up`, `tree`, `mesh` (of a meshed core, beside the tree), `brief`, `text`. `chosen` has the numbers of the relay and the link that stand out.
+   * numbers of relays, and `up`, `tree`, `mesh` (of a meshed core, beside the tree), `brief`, `text`, and `load` if they are to have that. `chosen` has the numbers of the relay and the link that stand out.
    * Returns whether there are others than before.
    */
   show(relays, links, chosen) {
@@ -45,7 +46,7 @@ export class OverlayMap {
     this.#svg.replaceChildren();
     this.#links = links.map(({ ends }, number) => this.#makeLink(number, ...ends.map((end) => places[end])));
     // Words are above all lines, whichever cross there.
-    this.#svg.append(...this.#links.map(({ text }) => text));
+    this.#svg.append(...this.#links.flatMap(({ text, load }) => [text, load]));
     this.#relays = relays.map((relay, number) => this.#makeRelay(number, relay.name, places[number], size));
   }
 
@@ -54,7 +55,7 @@ export class OverlayMap {
     const ends = { x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     group.append(make("line", ends), make("line", { ...ends, class: "touch" }));
     const { x, y } = between(from, to);
-    return { group, text: make("text", { x, y: y + 3 }) };
+    return { group, text: make("text", { x, y: y + 3 }), load: make("text", { x, y: y + 3 + LINE }) };
   }
 
   #makeRelay(number, name, { x, y }, size) {
@@ -88,12 +89,16 @@ function showRelay(relay, { group, count, note, side }, isChosen) {
   note.setAttribute("class", `small ${side} ${relay.lost ? "lost" : ""}`);
 }
 
-function showLink(link, { group, text }, isChosen) {
+function showLink(link, { group, text, load }, isChosen) {
   const marks = [link.up ? "" : "down", link.tree && "tree", link.mesh && "mesh", isChosen && "chosen"];
   group.setAttribute("class", marks.filter(Boolean).join(" "));
-  text.setAttribute("class", `small middle ${link.up ? "" : "lost"} ${isChosen ? "chosen" : ""}`);
+  for (const words of [text, load]) {
+    words.setAttribute("class", `small middle ${link.up ? "" : "lost"} ${isChosen ? "chosen" : ""}`);
+  }
   // All that there is to say of every link would be too much to read.
-  setText(text, isChosen ? link.text : link.tree || link.mesh || !link.up ? link.brief : "");
+  const isTold = isChosen || link.tree || link.mesh || !link.up;
+  setText(text, isChosen ? link.text : isTold ? link.brief : "");
+  setText(load, isTold && link.load ? link.load : "");
 }
 
 /** Where a relay stands: on an ellipse, the first one above. */
