@@ -85,12 +85,12 @@ impl SubscriptionTable {
             let known = self.groups.find(hash, comtree, *group);
             // Where there is no room, it expires.
             let place = known.or_else(|| self.open_group(hash, (comtree, *group), NONE));
-            if let Some(place) = place.filter(|place| self.wanted_upwards(*place).0.is_none()) {
-                let asked = Wanted(Some(Level(0)));
-                let before = self.set_asked(place, asked);
-                self.count_asked(comtree, before, asked);
-                self.note_asked(place);
-            }
+            let Some(place) = place else { continue };
+            let asked = Wanted(Some(Level(0)));
+            let before = self.set_asked(place, asked);
+            self.count_asked(comtree, before, asked);
+            // It may be wanted now, and not any more when it is asked.
+            self.refresh_group(place);
         }
     }
 

@@ -204,7 +204,9 @@ fn a_parent_is_not_asked_for_what_it_wants_itself() {
 /// not bring until it expires.
 #[test]
 fn a_parent_that_comes_back_hears_what_nobody_wants_any_more() {
-    for is_link in [false, true] {
+    for case in
+        ["wanted until it is none", "wanted until it is asked", "wanted until the link is down"]
+    {
         let mut world = line(2);
         world.pass(Duration::from_millis(200));
         for group in [GROUP, GROUP + 1] {
@@ -212,18 +214,28 @@ fn a_parent_that_comes_back_hears_what_nobody_wants_any_more() {
         }
         assert_eq!(world.threads[0].subscriptions(), 2);
         let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
-        if is_link {
-            world.participants[1].session.unsubscribe(Group::new(GROUP));
-            cut_links(&mut world, Duration::from_secs(1));
-        } else {
-            for role in [BranchRole::Core, BranchRole::Parent] {
-                let now = world.now;
-                world.threads[1].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        let set = |world: &mut World, role| {
+            let now = world.now;
+            world.threads[1].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        };
+        match case {
+            "wanted until it is none" => {
+                set(&mut world, BranchRole::Core);
                 world.unsubscribe(1, GROUP);
+                set(&mut world, BranchRole::Parent);
+            }
+            "wanted until it is asked" => {
+                set(&mut world, BranchRole::Core);
+                set(&mut world, BranchRole::Parent);
+                world.unsubscribe(1, GROUP);
+            }
+            _ => {
+                world.participants[1].session.unsubscribe(Group::new(GROUP));
+                cut_links(&mut world, Duration::from_secs(1));
             }
         }
         world.pass(Duration::from_secs(3));
-        assert_eq!((at(&world, 0), world.threads[0].subscriptions()), (None, 1), "{is_link}");
+        assert_eq!((at(&world, 0), world.threads[0].subscriptions()), (None, 1), "{case}");
         assert_heard_by(&mut world, 0, 0, &[]);
     }
 }
