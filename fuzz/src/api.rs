@@ -3,19 +3,19 @@
 use crate::bed::{Bed, input_of, requests};
 use canopy_api::{
     AreasAsk, KickAllAsk, KickAsk, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, OverlayAsk,
-    Problem, RemovalAsk, WorldChange, accounts, add_link, areas, create_world, delete_world, drain,
-    enter, ground, health, joined, keep_link, kick, kick_all, links, member, members, move_world,
-    overlay, parse, plan_move, relay, relays, relays_to_measure, remove_link, remove_relay,
-    set_areas, set_world, world, worlds,
+    Problem, RemovalAsk, WorldChange, accounts, add_link, allow_relay, areas, create_world,
+    delete_world, drain, enter, ground, health, joined, keep_link, kick, kick_all, links, member,
+    members, move_world, overlay, parse, plan_move, relay, relays, relays_to_measure, remove_link,
+    remove_relay, set_areas, set_world, world, worlds,
 };
-use canopy_control::Controller;
+use canopy_control::{Controller, Enter};
 use canopy_wire::Time;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// How many things can be asked.
-const ASKS: u8 = 20;
+pub const ASKS: u8 = 21;
 
 /// Requests, each behind a byte that says what it asks and its length in two bytes. Whatever is sent,
 /// every answer is JSON, what is refused has a status, a place and a remedy, and the accounts are right.
@@ -101,6 +101,7 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
             json(&plan_move(controller, of, &ask)?)?;
             json(&move_world(controller, of, &ask)?)
         }
+        20 => allow_relay(controller, of).map(|()| serde_json::json!({})),
         _ => {
             let ask = parse::<OverlayAsk>(body)?;
             json(&overlay(controller, ask.world.as_deref()))
@@ -120,6 +121,7 @@ fn join(
     let mut owner = [0; 16];
     owner.copy_from_slice(&key[..16]);
     let enter = enter(controller, world, &new.wish(owner))?;
+    let enter = Enter { subject: new.subject, ..enter };
     let admission = controller.enter(now, &enter)?;
     let joined = joined(controller, &admission, &enter)?;
     assert_eq!(joined.world, world);
@@ -139,6 +141,8 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
     let world = r#"{"name": "lobby", "comtrees": 2, "mode": "periodic", "tick_ms": 50, "core": "all",
         "channels": [{"name": "chat", "first": 0, "groups": 9}], "downlink": "group"}"#;
     let link = r#"{"ends": ["a", "b"], "bits": 1000000, "packets": 1000, "delay_us": 500}"#;
+    let sharing = r#"{"name": "lobby", "levels": 1, "floor_ms": 500, "levels_first": true,
+        "comtree_budget": {"up_bits": 1000000, "up_packets": 1000}}"#;
     let member = r#"lobby
         {"subject": "p", "client_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
         "measured": [{"relay": "b", "delay_us": 7}],
@@ -162,12 +166,35 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
                 (0, r#"{"name": "lobby"}"#),
                 (5, member),
                 (4, "lobby\n{\"most\": 1, \"after\": \"1.1\"}"),
-                (6, "lobby\n2.64"),
+                (6, "lobby\n28672.64"),
                 (14, ""),
-                (7, "lobby\n2.64"),
-                (7, "lobby\n2.64"),
+                (7, "lobby\n28672.64"),
+                (7, "lobby\n28672.64"),
             ]),
         ),
+        (
+            "kick-all",
+            input_of(&[
+                (0, r#"{"name": "lobby"}"#),
+                (5, member),
+                (7, "lobby\n{\"subject\": \"p\", \"bar_s\": 5}"),
+                (7, "lobby\n{\"subject\": \"p\"}"),
+                (5, member),
+                (7, "lobby\n{\"subject\": \"q\", \"bar_s\": 99999999999}"),
+                (7, "lobby\n{}"),
+            ]),
+        ),
+        (
+            "sharing",
+            input_of(&[
+                (0, sharing),
+                (2, "lobby"),
+                (1, "lobby\n{\"floor_ms\": 60000, \"comtree_budget\": {\"down_bits\": 1}}"),
+                (1, "lobby\n{\"floor_ms\": 99}"),
+                (1, "lobby\n{\"levels_first\": false, \"comtree_budget\": {\"up\": 1}}"),
+            ]),
+        ),
+        ("removed", input_of(&[(12, link), (13, "1\nb"), (8, ""), (20, "b"), (20, "b")])),
         (
             "link",
             input_of(&[

@@ -1,13 +1,16 @@
 //! The control plane's messages: whoever holds a relay's or the controller's key can send any.
 
 use crate::bed::{Bed, UPLINK};
-use canopy_control::signal::{Answer, Call, LinkReport, Measure, Measured, Other, Reading};
+use canopy_control::signal::{
+    Answer, Branch, Call, LinkLoad, LinkReport, Measure, Measured, Other, Reading, Role,
+};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Enter, Event, Item, ItemKey, LinkId, Message, Name, NewRelay, Owner, RelayId,
-    RelaySide, Retry, Settings, WorldId,
+    Controller, Downlink, Enter, Event, Item, ItemKey, LinkId, Message, Mode, Name, NewRelay,
+    Owner, RelayId, RelaySide, Retry, Settings, Sharing, WorldId,
 };
-use canopy_wire::{Comtree, Time};
+use canopy_plan::Limits;
+use canopy_wire::{Address, Comtree, Time};
 use std::collections::BTreeSet;
 
 /// The first byte says who gets what follows: messages, each behind its length in two bytes. What
@@ -185,6 +188,12 @@ fn measured(round: u32, others: u16) -> Message {
     Message::Measured(Measured { controller: 1, round, readings })
 }
 
+/// It says what it sends over so many links.
+fn loads(links: u32) -> Message {
+    let load = |of| LinkLoad { link: LinkId(of), bits_out: 1_000_000 };
+    Message::Loads((1..=links).map(load).collect())
+}
+
 /// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
 pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
     [seeds_for_relays(), seeds_of_relays(), seeds_of_a_world()].concat()
@@ -208,10 +217,30 @@ fn link(id: u32) -> Item {
     }
 }
 
+/// A comtree of a world that says so what members get who cannot be sent everything.
+fn comtree(sharing: Sharing) -> Item {
+    let branch =
+        Branch { link: LinkId(1), site: 2, role: Role::Parent, send: UPLINK, receive: UPLINK };
+    Item::Comtree {
+        id: Comtree(16),
+        world: Name::new("lobby").expect("a name"),
+        site: 1,
+        mode: Mode::Periodic(50),
+        downlink: Downlink::Member,
+        levels: 2,
+        sharing,
+        branches: vec![branch],
+    }
+}
+
 /// What a relay is told.
 fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
     let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
     let key = ItemKey::Link(LinkId(1));
+    let together = Limits { send: UPLINK, receive: UPLINK };
+    let sharing = Sharing { floor_ms: 500, levels_first: true, together };
+    // It has never heard of this member.
+    let gone = ItemKey::Member(Comtree(16), Address::unicast(0x7000, 64));
     let set = |number, id| call(number, Call::Set(link(id)));
     vec![
         (
@@ -220,6 +249,22 @@ fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("out-of-order", with(0, &[call(2, Call::List(Some(key))), set(1, 2), set(1, 2)])),
         ("refused", with(0, &(1..6).map(|n| set(n, n as u32)).collect::<Vec<_>>())),
+        (
+            "sharing",
+            with(
+                0,
+                &[
+                    set(1, 1),
+                    call(2, Call::Set(comtree(sharing))),
+                    call(3, Call::Set(comtree(Sharing::default()))),
+                    call(4, Call::List(None)),
+                ],
+            ),
+        ),
+        (
+            "dismissed",
+            with(0, &[call(1, Call::Remove(gone)), set(2, 1), call(3, Call::Remove(gone))]),
+        ),
         ("measure", with(0, &[measure(1, 3), measure(2, 32), measure(3, 33)])),
     ]
 }
@@ -235,6 +280,7 @@ fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
         ("beat-and-list", after(&[answer(1, Answer::Items(vec![link(5)], false))])),
         ("measured", after(&measuring)),
         ("succeeded", after(&[succeeded])),
+        ("loads", after(&[loads(2), loads(128), loads(129)])),
         ("more-of-nothing", after(&[answer(1, Answer::Items(Vec::new(), true))])),
         (
             "refused-list",
@@ -254,11 +300,16 @@ fn seeds_of_a_world() -> Vec<(&'static str, Vec<u8>)> {
     let new_life = beat(2, links(true), Vec::new());
     let items = Answer::Items(vec![link(9)], false);
     let of_new_life = Message::Answer { controller: 1, relay: 2, number: 1, answer: items };
+    // It has forgotten whom it was to keep out, who went while the first of these were answered.
+    let nothing = Answer::Items(Vec::new(), true);
+    let forgetful = Message::Answer { controller: 1, relay: 2, number: 1, answer: nothing };
+    let restarts = [&answers(Answer::Done)[..], &[new_life.clone(), forgetful]].concat();
     vec![
         ("world-answered", with(3, &answers(Answer::Done))),
         ("world-refused", with(3, &answers(Answer::Refused("no room".to_owned())))),
         ("world-link-down", with(3, &[up.clone(), down, up.clone(), up.clone()])),
         ("world-succeeded", with(3, &[up.clone(), succeeded, up.clone()])),
+        ("world-restarted", with(3, &restarts)),
         ("world-new-life", with(3, &[up, new_life.clone(), of_new_life, new_life])),
     ]
 }

@@ -17,7 +17,7 @@ mod token;
 mod tokens;
 mod wire;
 
-pub use api::{api, api_seeds, run_api};
+pub use api::{ASKS, api, api_seeds, run_api};
 pub use control::{control, control_seeds, run_control};
 pub use hello::{hello, hello_seeds, run_hello};
 pub use joining::joining;

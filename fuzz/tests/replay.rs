@@ -143,6 +143,15 @@ fn requests_of_the_api_and_what_is_one_step_from_them_replay() {
     replay_seeds("api", canopy_fuzz::api_seeds());
 }
 
+/// What is refused shows little of what it would do.
+#[test]
+fn the_seeds_of_the_api_do_all_that_can_be_asked() {
+    let seeds = canopy_fuzz::api_seeds().into_iter();
+    let done: BTreeSet<u8> = seeds.flat_map(|(_, input)| canopy_fuzz::run_api(&input)).collect();
+    let missing: Vec<u8> = (0..canopy_fuzz::ASKS).filter(|what| !done.contains(what)).collect();
+    assert!(missing.is_empty(), "no seed does {missing:?}");
+}
+
 #[test]
 fn what_callers_ask_and_what_is_one_step_from_that_replays() {
     replay_seeds("hello", canopy_fuzz::hello_seeds());
