@@ -134,19 +134,14 @@ pub(crate) fn json(value: &impl Serialize) -> Result<Value, Problem> {
 
 /// Requests that do something, as inputs for a fuzzer to begin with, each with a name.
 pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    [seeds_of_worlds(), seeds_of_areas()].concat()
+    [seeds_of_worlds(), seeds_of_members(), seeds_of_relays(), seeds_of_areas()].concat()
 }
 
 fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
     let world = r#"{"name": "lobby", "comtrees": 2, "mode": "periodic", "tick_ms": 50, "core": "all",
         "channels": [{"name": "chat", "first": 0, "groups": 9}], "downlink": "group"}"#;
-    let link = r#"{"ends": ["a", "b"], "bits": 1000000, "packets": 1000, "delay_us": 500}"#;
     let sharing = r#"{"name": "lobby", "levels": 1, "floor_ms": 500, "levels_first": true,
         "comtree_budget": {"up_bits": 1000000, "up_packets": 1000}}"#;
-    let member = r#"lobby
-        {"subject": "p", "client_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
-        "measured": [{"relay": "b", "delay_us": 7}],
-        "budget": {"up_bits": 1, "up_packets": 1, "down_bits": 9, "down_packets": 9}}"#;
     vec![
         (
             "world",
@@ -161,10 +156,38 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
             ]),
         ),
         (
+            "sharing",
+            input_of(&[
+                (0, sharing),
+                (2, "lobby"),
+                (1, "lobby\n{\"floor_ms\": 60000, \"comtree_budget\": {\"down_bits\": 1}}"),
+                (1, "lobby\n{\"floor_ms\": 99}"),
+                (1, "lobby\n{\"levels_first\": false, \"comtree_budget\": {\"up\": 1}}"),
+            ]),
+        ),
+        (
+            "unknown-field",
+            input_of(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")]),
+        ),
+        ("not-json", input_of(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),
+    ]
+}
+
+/// Somebody comes to the lobby.
+const MEMBER: &str = r#"lobby
+        {"subject": "p", "client_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
+        "measured": [{"relay": "b", "delay_us": 7}],
+        "budget": {"up_bits": 1, "up_packets": 1, "down_bits": 9, "down_packets": 9}}"#;
+/// Two relays have a link.
+const LINK: &str = r#"{"ends": ["a", "b"], "bits": 1000000, "packets": 1000, "delay_us": 500}"#;
+
+fn seeds_of_members() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        (
             "member",
             input_of(&[
                 (0, r#"{"name": "lobby"}"#),
-                (5, member),
+                (5, MEMBER),
                 (4, "lobby\n{\"most\": 1, \"after\": \"1.1\"}"),
                 (6, "lobby\n28672.64"),
                 (14, ""),
@@ -176,34 +199,29 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
             "kick-all",
             input_of(&[
                 (0, r#"{"name": "lobby"}"#),
-                (5, member),
+                (5, MEMBER),
                 (7, "lobby\n{\"subject\": \"p\", \"bar_s\": 5}"),
                 (7, "lobby\n{\"subject\": \"p\"}"),
-                (5, member),
+                (5, MEMBER),
                 (7, "lobby\n{\"subject\": \"q\", \"bar_s\": 99999999999}"),
                 (7, "lobby\n{}"),
             ]),
         ),
-        (
-            "sharing",
-            input_of(&[
-                (0, sharing),
-                (2, "lobby"),
-                (1, "lobby\n{\"floor_ms\": 60000, \"comtree_budget\": {\"down_bits\": 1}}"),
-                (1, "lobby\n{\"floor_ms\": 99}"),
-                (1, "lobby\n{\"levels_first\": false, \"comtree_budget\": {\"up\": 1}}"),
-            ]),
-        ),
-        ("removed", input_of(&[(12, link), (13, "1\nb"), (8, ""), (20, "b"), (20, "b")])),
+    ]
+}
+
+fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("removed", input_of(&[(12, LINK), (13, "1\nb"), (8, ""), (20, "b"), (20, "b")])),
         (
             "link",
             input_of(&[
-                (12, link),
+                (12, LINK),
                 (13, "1\nb"),
-                (12, link),
+                (12, LINK),
                 (10, "b"),
                 (13, "2\nb"),
-                (12, link),
+                (12, LINK),
                 (15, ""),
             ]),
         ),
@@ -211,9 +229,9 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
         (
             "move",
             input_of(&[
-                (12, link),
+                (12, LINK),
                 (0, r#"{"name": "lobby", "core": "all"}"#),
-                (5, member),
+                (5, MEMBER),
                 (18, "lobby\n{\"root\": \"a\", \"method\": \"spt\"}"),
                 (18, "lobby\n{\"root\": \"b\"}"),
                 (18, "lobby\n{\"method\": \"stretch\", \"stretch\": 1.5}"),
@@ -223,11 +241,6 @@ fn seeds_of_worlds() -> Vec<(&'static str, Vec<u8>)> {
                 (18, "lobby\n{\"stretch\": 0.5}"),
             ]),
         ),
-        (
-            "unknown-field",
-            input_of(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")]),
-        ),
-        ("not-json", input_of(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),
     ]
 }
 

@@ -5,7 +5,7 @@ use super::{AgentConfig, measure};
 use crate::net::Controlled;
 use crate::trust;
 use anyhow::{Context, anyhow};
-use canopy_api::Problem;
+use canopy_api::Wrong;
 use canopy_channel::{Channel, ChannelError, Hello, Register, Registered};
 use canopy_control::signal::{LinkLoad, Measured};
 use canopy_control::{Applying, ItemKey, RelaySide};
@@ -321,14 +321,13 @@ impl Agent {
     }
 }
 
-/// Registers at the controller. Returns the channel, and whose tokens count; the relay trusts them.
 /// Whether the controller does not take this relay because it was removed.
 fn was_removed(error: &anyhow::Error) -> bool {
     let Some(ChannelError::Refused(why)) = error.downcast_ref() else { return false };
-    let problem = serde_json::from_value::<Problem>(why.clone());
-    problem.is_ok_and(|problem| problem.error.is_removed)
+    serde_json::from_value::<Wrong>(why.clone()).is_ok_and(|wrong| wrong.is_removed)
 }
 
+/// Registers at the controller. Returns the channel, and whose tokens count; the relay trusts them.
 async fn register(
     config: AgentConfig,
     native: SocketAddr,

@@ -2,7 +2,7 @@
 //!
 //! The record of a member that has left says when the last of its tokens ends, and rests for longer. The relay hears of
 //! those whose tokens may hold before it has any comtree on which somebody could join. Who was kicked is told to every
-//! relay: he may have a token for one at which he was before, and had the same address. At the others that does nothing.
+//! relay: its member may have a token for one at which it was before, with the same address. At the others that does nothing.
 
 use super::Controller;
 use crate::model::{Member, MemberState, RelayId};
