@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     /// A relay with more flags.
-    fn relay_by(&self, name: &str, more: &[&str]) -> Server {
+    pub(crate) fn relay_by(&self, name: &str, more: &[&str]) -> Server {
         let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
         let flags = ["--key", &key, "--name", name, "--controller", &controller];
         Server::relay(&[more, &flags, &["--controller-key", &self.key]].concat())

@@ -14,6 +14,7 @@ mod net;
 mod paths;
 mod plan;
 mod proposed_links;
+mod removed;
 mod repairs;
 mod restart;
 mod scale;
