@@ -56,11 +56,26 @@ impl Relays {
         Relays::tree(mode, &[0])
     }
 
-    /// A root, and below it relays that each hang on the one that is named.
+    /// Relays of one mode whose comtrees have others.
+    fn pair_of(own: Mode, of_comtrees: [Mode; 2]) -> Relays {
+        let config = |site| {
+            let mut config = config(own, site);
+            let modes = config.comtrees.iter_mut().zip(of_comtrees);
+            modes.for_each(|(comtree, mode)| comtree.mode = Some(mode));
+            config
+        };
+        Relays::tree_of(config, &[0])
+    }
+
     fn tree(mode: Mode, above: &[usize]) -> Relays {
+        Relays::tree_of(|site| config(mode, site), above)
+    }
+
+    /// A root, and below it relays that each hang on the one that is named.
+    fn tree_of(config: impl Fn(u16) -> RelayConfig, above: &[usize]) -> Relays {
         let mut world = World::empty();
         for site in 1..=above.len() as u16 + 1 {
-            world.add_relay(config(mode, site), 1);
+            world.add_relay(config(site), 1);
         }
         for (below, above) in (1..).zip(above) {
             let ends = [*above, below].map(|thread| (thread, thread as u16 + 1));
@@ -564,6 +579,27 @@ fn a_fast_link_is_used_as_well_as_a_slow_one() {
         pair.pass(2 * SECOND);
         let from = pair.pass(3 * SECOND);
         pair.assert_within(from, capacity);
+    }
+}
+
+/// Controllers' worlds have modes of their own, whatever the relay's is.
+#[test]
+fn a_link_is_used_as_well_whatever_the_relays_own_mode() {
+    let modes = MODES.into_iter().flat_map(|one| MODES.map(|other| [one, other]));
+    for (own, of_comtrees) in
+        MODES.into_iter().flat_map(|own| modes.clone().map(move |of| (own, of)))
+    {
+        for bits in [128_000, 1_000_000] {
+            let mut pair = Relays::pair_of(own, of_comtrees);
+            let capacity = Down { bits, updates: 0 };
+            pair.shape(capacity);
+            pair.crowd(COMTREE, 20, 1.5 * bits as f64, 100);
+            pair.crowd(OTHER_COMTREE, 20, 0.5 * bits as f64, 100);
+            pair.pass(2 * SECOND);
+            let from = pair.pass(5 * SECOND);
+            println!("{own:?}, {of_comtrees:?}, {bits} bit/s");
+            pair.assert_within(from, capacity);
+        }
     }
 }
 
