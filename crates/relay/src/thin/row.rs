@@ -189,10 +189,18 @@ impl Pair {
     }
 
     /// Whether the newest is to go in place of the one before it, which was to go, too, when the newest came. By now the
-    /// next one may go as late as a floor from now.
+    /// next one may go as late as a floor from now, or the newest would be older than that once it is its turn.
     fn has_overdue(&self, at: u32, floor: u32) -> bool {
         let is_late = at.wrapping_sub(self.sent) > floor;
-        self.earlier != NOTHING && !self.are_two_due() && (is_late || !self.gets_most())
+        self.earlier != NOTHING
+            && !self.are_two_due()
+            && (is_late || !self.gets_most() || self.age_as_second(at) > floor as f32)
+    }
+
+    /// How old the newest will be, in milliseconds, when it goes after the one before it that goes now.
+    fn age_as_second(&self, at: u32) -> f32 {
+        let due_with = 2.0 - self.rate / (2.0 * self.demand);
+        at.wrapping_sub(self.seen) as f32 + 1e3 * (due_with - self.credit) / self.rate
     }
 
     /// An update that waits goes, the earlier one first.

@@ -229,6 +229,18 @@ fn of_two_that_wait_the_newest_goes_where_only_one_is_due_any_more() {
     assert_eq!(overdue, [earlier]);
 }
 
+/// Both were due when the newest came, a moment after the other. Then the flow got half a credit a second.
+#[test]
+fn of_two_that_wait_the_newest_goes_where_it_would_be_old_after_the_other() {
+    let mut one = OneFlow::new(13);
+    assert_eq!([one.note(10), one.note(11)], [Noted::Waits; 2]);
+    let pair = &mut one.row.pairs[0];
+    (pair.rate, pair.demand, pair.credit) = (0.5, 0.89, 1.31);
+    assert!(pair.gets_most() && !pair.are_two_due());
+    assert!(!pair.has_overdue(311, 2000), "it follows 0.8 s later");
+    assert!(pair.has_overdue(1443, 2000), "it would be 2.2 s old");
+}
+
 /// It gets four of the twenty updates that it sends.
 #[test]
 fn of_a_flow_that_gets_a_part_the_newest_waits_alone() {
