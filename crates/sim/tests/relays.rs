@@ -56,6 +56,17 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
     check(20, 0..1);
 }
 
+/// In the first, the older of two updates went a second and a half late, and the newer never. In the second, somebody
+/// wanted less of a group just as more took the place of what it still wanted.
+#[test]
+fn seeds_with_all_that_limits_pass() {
+    let all = Some(true);
+    for seed in [820_378, 820_677] {
+        let config = OverlayConfig::new(3, seed);
+        passes(&OverlayConfig { shaping: all, budgets: all, floods: all, ..config });
+    }
+}
+
 #[test]
 fn a_seed_of_fifty_relays_passes() {
     let short = OverlayConfig { seconds: 10, participants: Some(100), ..OverlayConfig::new(50, 3) };

@@ -3,8 +3,8 @@
 use canopy_wire::{Level, Time};
 use std::time::Duration;
 
-/// What has ended is remembered for so long.
-const REMEMBERED: Duration = Duration::from_secs(10);
+/// What has ended is remembered for so long: what waits for shaped links and budgets is judged after that.
+const REMEMBERED: Duration = Duration::from_secs(40);
 
 /// One participant's subscription to one group.
 #[derive(Debug, Default)]

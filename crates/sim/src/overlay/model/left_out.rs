@@ -95,7 +95,7 @@ impl Model {
                     let is_it = |(number, epoch, got): &(usize, u32, Time)| {
                         (*number, *epoch) == (due.number, due.epoch) && *got >= update.at
                     };
-                    other.others.iter().any(is_it)
+                    other.others.iter().any(is_it) || self.was_wanted(other, due.number)
                 }
             }
         };
@@ -110,6 +110,14 @@ impl Model {
         let may = cause != Cause::Budget || self.scenario.budgets[due.number].is_some();
         let is_superseded = || self.others_of_flow(number).any(takes_its_place);
         (update.dst.is_group() && may && is_superseded()).then_some(cause)
+    }
+
+    /// Whether somebody's relay may have taken it for one who wants an update, as it had wanted this level before: it has
+    /// taken the place of one of a lower level then, and was left out itself when the relay was told.
+    fn was_wanted(&self, update: &Update, number: usize) -> bool {
+        let interests = &self.seats[number].interests;
+        let interest = update.dst.group().and_then(|group| interests.get(&group));
+        interest.is_some_and(|one| one.allows(update.level, update.at, update.at))
     }
 
     /// The updates of an update's flow that may take its place: newer ones, and where the network does not keep the
