@@ -3,9 +3,7 @@
 
 use crate::bed::{Bed, SQUARE, limits, world};
 use canopy_control::signal::Role;
-use canopy_control::{
-    Event, Item, ItemKey, LinkId, Message, RelayId, RelaySide, Settings, TreeAsk,
-};
+use canopy_control::{Event, Item, ItemKey, LinkId, Message, RelaySide, Settings, TreeAsk};
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 
@@ -115,22 +113,21 @@ fn a_standby_parent_without_members_stays_on_the_tree_until_the_detour_is_over()
 fn nothing_planned_begins_before_a_relay_that_was_out_of_reach_has_said_whether_it_is_on_a_detour()
 {
     let (mut bed, comtree) = square(&[0, 1, 2, 3], Settings::default());
-    let ask = TreeAsk { root: Some(bed.relays[3].0), ..TreeAsk::default() };
-    bed.set_link(3, [2, 3], true);
-    bed.set_link(4, [3, 0], true);
+    let (away, _) = bed.with_standby(comtree).unwrap();
+    let id = bed.relays[away].0;
+    let ask = TreeAsk { root: Some(id), ..TreeAsk::default() };
+    for (link, (from, to, _)) in (1..).zip(SQUARE) {
+        bed.set_link(link, [from, to], true);
+    }
     bed.exchange();
-    bed.connected = 3;
-    bed.controller.handle_disconnect(bed.now, RelayId(4));
+    bed.controller.handle_disconnect(bed.now, id);
     let refusal = bed.controller.move_world(&world(), ask).unwrap_err().to_string();
-    assert!(refusal.contains("the controller does not reach r3"), "{refusal}");
-    bed.connected = 4;
-    bed.set_detour(3, Some(comtree));
-    let has_standby = bed.with_standby(comtree).is_some_and(|(at, _)| at == 3);
-    let moved = bed.controller.move_world(&world(), ask);
-    assert_eq!(moved.is_err(), has_standby, "{moved:?}");
-    bed.set_detour(3, None);
-    bed.exchange();
-    assert!(!has_standby || bed.controller.move_world(&world(), ask).is_ok());
+    assert!(refusal.contains(&format!("the controller does not reach r{away}")), "{refusal}");
+    bed.set_detour(away, Some(comtree));
+    let refusal = bed.controller.move_world(&world(), ask).unwrap_err().to_string();
+    assert!(refusal.contains("is yet to return from its standby parent"), "{refusal}");
+    bed.set_detour(away, None);
+    assert!(bed.controller.move_world(&world(), ask).is_ok());
 }
 
 #[test]
