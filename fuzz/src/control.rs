@@ -194,6 +194,11 @@ fn loads(links: u32) -> Message {
     Message::Loads((1..=links).map(load).collect())
 }
 
+/// It says on which comtrees it is on a detour.
+fn detours(comtrees: u32) -> Message {
+    Message::Detours((16..16 + comtrees).map(Comtree).collect())
+}
+
 /// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
 pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
     [seeds_for_relays(), seeds_of_relays(), seeds_of_a_world()].concat()
@@ -281,6 +286,7 @@ fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
         ("measured", after(&measuring)),
         ("succeeded", after(&[succeeded])),
         ("loads", after(&[loads(2), loads(128), loads(129)])),
+        ("detours", after(&[detours(1), beat.clone(), detours(1_024), detours(1_025)])),
         ("more-of-nothing", after(&[answer(1, Answer::Items(Vec::new(), true))])),
         (
             "refused-list",

@@ -55,6 +55,8 @@ pub(crate) struct Agent {
     refused: BTreeMap<ItemKey, Time>,
     /// What it sends over its links, bits a second, as it has said last in this life.
     pub(crate) loads: BTreeMap<LinkId, u64>,
+    /// On which comtrees it is on a detour, as it has said since its last beat.
+    pub(crate) detours: BTreeSet<Comtree>,
     /// Whether it takes a sharing, as far as it has said so in this life.
     takes_sharing: bool,
 }
@@ -80,6 +82,7 @@ impl Agent {
             listing: None,
             refused: BTreeMap::new(),
             loads: BTreeMap::new(),
+            detours: BTreeSet::new(),
             takes_sharing: false,
         }
     }

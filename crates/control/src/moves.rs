@@ -115,9 +115,9 @@ impl State {
         if running.undone.is_some() {
             return Err("its last move is being taken back; wait a moment".to_owned());
         }
-        // Relays may be on detours that nobody has told of yet, and a move would take their standby parents from them.
-        if let Some(relay) = old.relays().find(|relay| self.is_unheard(*relay)) {
-            return Err(self.unheard_in_words(relay));
+        // A move would take their standby parents from relays that are on detours.
+        if let Some(why) = old.relays().find_map(|relay| self.detour_in_words(comtree, relay)) {
+            return Err(why);
         }
         if world.core != Core::Mesh {
             return Ok(vec![Way::between(old, end.hops(), &world.core)?]);

@@ -258,13 +258,29 @@ impl State {
         self.reshape_effects(op, comtree, before, step, is_detour);
     }
 
-    /// Leaves out relays at the ends of the tree that have no members.
+    /// Leaves out relays at the ends of the tree that have no members. If members are left and a relay may be on a
+    /// detour over one of these, that is put off.
     pub(crate) fn prune(&mut self, op: &mut Op, comtree: Comtree) {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        if let Some(hops) = shape.filter(|shape| shape.has_idle_end()).map(Shape::pruned) {
+        let Some(shape) = shape.filter(|shape| shape.has_idle_end()) else { return };
+        if shape.all_members() > 0 && self.has_detour(comtree) {
+            self.unpruned.insert(comtree);
+        } else {
+            let hops = shape.pruned();
             let why = "it shrank to the relays that have members".to_owned();
             // A core that moves may need more than is free; then the tree stays as it is.
             _ = self.reshape(op, comtree, &hops, |_, load| load, Spare::Newcomers, why);
+        }
+    }
+
+    /// Does that for comtrees for which it was put off.
+    pub(crate) fn prune_put_off(&mut self, op: &mut Op) {
+        for comtree in core::mem::take(&mut self.unpruned) {
+            // A move prunes it at its end.
+            if !self.is_moving(comtree) {
+                self.prune(op, comtree);
+                op.cut();
+            }
         }
     }
 

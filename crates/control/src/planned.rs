@@ -12,6 +12,7 @@ use crate::state::State;
 use crate::steps::same_tree;
 use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
+use std::collections::BTreeSet;
 
 /// What a move of a comtree does.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +46,10 @@ impl State {
     /// Does that for the comtree which has been due for the longest time. Returns whether one was due.
     pub(crate) fn improve_next(&mut self, op: &mut Op, now: Time) -> bool {
         let period = self.settings.improve;
-        let due = self.comtrees.iter_mut().filter_map(|(comtree, running)| {
+        // Where a relay is on a detour, it is looked at once that is over.
+        let detoured: BTreeSet<Comtree> = self.detours.values().flatten().copied().collect();
+        let calm = self.comtrees.iter_mut().filter(|(comtree, _)| !detoured.contains(*comtree));
+        let due = calm.filter_map(|(comtree, running)| {
             running.is_due_since(now, period).map(|since| (since, *comtree))
         });
         let Some((_, comtree)) = due.min() else { return false };

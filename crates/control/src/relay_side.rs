@@ -7,13 +7,13 @@
 use crate::codec::Coded;
 use crate::model::{LinkId, MOST_LINKS};
 use crate::signal::{
-    Answer, Call, Callee, Item, ItemKey, LinkLoad, LinkReport, MOST_SUCCEEDED, Measure, Measured,
-    Message, Role, Ticket,
+    Answer, Call, Callee, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS, MOST_SUCCEEDED,
+    Measure, Measured, Message, Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A relay says that it is there this often.
 const BEAT: Duration = Duration::from_millis(500);
@@ -52,6 +52,8 @@ pub struct RelaySide {
     links: BTreeMap<LinkId, LinkReport>,
     /// Over which link the next parent is that is the way to the core now.
     succeeded: BTreeMap<Comtree, LinkId>,
+    /// On which comtrees its standby parent is the way up.
+    detours: BTreeSet<Comtree>,
     next_beat: Time,
     /// What it is to measure, until the daemon takes it; of several, the last.
     measure: Option<Measure>,
@@ -68,6 +70,7 @@ impl RelaySide {
             is_busy: false,
             links: BTreeMap::new(),
             succeeded: BTreeMap::new(),
+            detours: BTreeSet::new(),
             next_beat: Time::ZERO,
             measure: None,
             out: VecDeque::new(),
@@ -115,10 +118,24 @@ impl RelaySide {
         }
     }
 
+    /// On which comtrees the relay is on a detour. The controller is told at once of what has changed, and before each
+    /// beat of those that there are: it begins nothing meanwhile that would take their standby parents away.
+    pub fn set_detours(&mut self, now: Time, comtrees: impl IntoIterator<Item = Comtree>) {
+        let detours = comtrees.into_iter().collect();
+        if self.detours != detours {
+            self.detours = detours;
+            self.next_beat = now;
+        }
+    }
+
     /// Takes the time.
     pub fn handle_timeout(&mut self, now: Time) {
         if now >= self.next_beat {
             self.next_beat = now + BEAT;
+            if !self.detours.is_empty() {
+                let detours = self.detours.iter().copied().take(MOST_DETOURS).collect();
+                self.out.push_back(Message::Detours(detours).encode());
+            }
             let links = self.links.values().copied().collect();
             let succeeded = self.succeeded.iter().take(MOST_SUCCEEDED);
             let succeeded = succeeded.map(|(comtree, link)| (*comtree, *link)).collect();

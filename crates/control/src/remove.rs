@@ -113,23 +113,20 @@ impl State {
         Ok(())
     }
 
-    /// Relays may be on detours over a link that they have not told of yet, and a tree would not show them.
+    /// Relays may be on detours over a link, and a tree would not show them.
     fn check_detours_over(&self, id: LinkId) -> Result<(), Refusal> {
-        let may_be = |running: &Running| {
-            let over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
-            over.map(|(relay, _)| *relay).find(|relay| self.is_unheard(*relay))
+        let detour = |(comtree, running): (&Comtree, &Running)| {
+            let mut over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
+            let why = over.find_map(|(relay, _)| self.detour_in_words(*comtree, *relay))?;
+            Some(((*comtree, String::new()), why))
         };
-        let (comtrees, relays): (Vec<_>, Vec<_>) = self
-            .comtrees
-            .iter()
-            .filter_map(|(comtree, running)| Some(((*comtree, String::new()), may_be(running)?)))
-            .unzip();
-        let Some(relay) = relays.first() else { return Ok(()) };
+        let (comtrees, whys): (Vec<_>, Vec<_>) = self.comtrees.iter().filter_map(detour).unzip();
+        let Some(why) = whys.into_iter().next() else { return Ok(()) };
         let (what, worlds) = (self.link_in_words(id), self.worlds_of(&comtrees));
-        Err(Refusal::Needed { what, worlds, why: self.unheard_in_words(*relay) })
+        Err(Refusal::Needed { what, worlds, why })
     }
 
-    /// Whether a relay runs that has yet to say how its links stand since the controller has started.
+    /// Whether a relay runs that has yet to say how its links stand, since the controller has started or did not hear it.
     pub(crate) fn is_unheard(&self, relay: RelayId) -> bool {
         self.unheard.contains(&relay) && self.is_running(relay)
     }

@@ -13,7 +13,7 @@ use crate::running::Standbys;
 use crate::shape::Shape;
 use crate::state::State;
 use canopy_wire::Comtree;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A link that could join a relay to another.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,11 @@ pub(crate) struct Candidate {
     /// Whether what is reserved for the relay's present way up would fit on the link.
     pub(crate) has_room: bool,
     pub(crate) delay_us: u32,
+    /// Whether the relay may be on a detour to it.
+    pub(crate) is_used: bool,
 }
 
-/// Chooses the standby parents of a tree whose hops follow those above them. One whose own way to the
+/// Chooses the standby parents of a tree whose hops follow those above them. One that is used stays. One whose own way to the
 /// root does not lead over the relay's parent comes first; then the one that is there `before`; then
 /// one whose link has room; then the nearest.
 pub(crate) fn choose(
@@ -46,7 +48,7 @@ pub(crate) fn choose(
         }
         let is_new = before.get(&of.relay) != Some(&(of.to, of.link));
         let leads_over = places.leads_over(of.to, parent);
-        let key = (leads_over, is_new, !of.has_room, of.delay_us, of.to, of.link);
+        let key = (!of.is_used, leads_over, is_new, !of.has_room, of.delay_us, of.to, of.link);
         let known = best.entry(of.relay).or_insert(key);
         *known = key.min(*known);
     }
@@ -108,8 +110,42 @@ fn with_standbys(
 }
 
 impl State {
+    /// A relay beats, and has said before on which comtrees it is on a detour.
+    pub(crate) fn hear_detours(&mut self, relay: RelayId, comtrees: BTreeSet<Comtree>) {
+        self.unheard.remove(&relay);
+        if comtrees.is_empty() {
+            self.detours.remove(&relay);
+        } else {
+            self.detours.insert(relay, comtrees);
+        }
+    }
+
+    /// Why what is planned for a comtree waits for a relay of it: that is on a detour, and would be at its parent at once
+    /// without its standby parent, though that has yet to be asked for anything; or it may be on one without having told.
+    pub(crate) fn detour_in_words(&self, comtree: Comtree, relay: RelayId) -> Option<String> {
+        if self.is_unheard(relay) {
+            return Some(self.unheard_in_words(relay));
+        }
+        let has_told = self.detours.get(&relay).is_some_and(|of| of.contains(&comtree));
+        // What it has told is of before, if it has been given another tree since.
+        let running = self.comtrees.get(&comtree);
+        let has_standby = running.is_some_and(|running| running.standbys.contains_key(&relay));
+        let is_on_one = has_told && has_standby && self.is_running(relay);
+        is_on_one.then(|| {
+            let name = self.relay_name(relay);
+            format!("{name} is yet to return from its standby parent to its parent; wait a moment")
+        })
+    }
+
+    /// Whether a relay of a comtree is on a detour, or may be.
+    pub(crate) fn has_detour(&self, comtree: Comtree) -> bool {
+        let running = self.comtrees.get(&comtree);
+        let mut relays = running.into_iter().flat_map(|running| running.standbys.keys());
+        relays.any(|relay| self.detour_in_words(comtree, *relay).is_some())
+    }
+
     /// The standby parents for a tree, as links are now. A neighbour of a relay in the core has none.
-    pub(crate) fn standbys_of(&self, shape: &Shape, before: &Standbys) -> Standbys {
+    fn standbys_of(&self, comtree: Comtree, shape: &Shape, before: &Standbys) -> Standbys {
         let core = shape.core();
         let links = self
             .links
@@ -125,7 +161,10 @@ impl State {
                     rate.bits <= free.bits && rate.packets <= free.packets
                 };
                 let has_room = fits(relay, needs.up) && fits(to, needs.down);
-                Candidate { relay, to, link: link.id, has_room, delay_us: link.delay_us }
+                let (link, delay_us) = (link.id, link.delay_us);
+                let is_used = before.get(&relay) == Some(&(to, link))
+                    && self.detour_in_words(comtree, relay).is_some();
+                Candidate { relay, to, link, has_room, delay_us, is_used }
             })
         });
         choose(shape.hops(), candidates, before)
@@ -135,19 +174,19 @@ impl State {
     pub(crate) fn renew_standbys(&mut self, comtree: Comtree) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let shape = running.shape.as_ref();
-        let standbys =
-            shape.map(|shape| self.standbys_of(shape, &running.standbys)).unwrap_or_default();
+        let standbys = shape.map(|shape| self.standbys_of(comtree, shape, &running.standbys));
+        let standbys = standbys.unwrap_or_default();
         if let Some(running) = self.comtrees.get_mut(&comtree) {
             running.standbys = standbys;
         }
     }
 
-    /// Chooses other standby parents where links have come or gone, on trees that are whole.
+    /// Chooses other standby parents where links have come or gone, on trees that are whole, unless a relay may use one.
     pub(crate) fn review_standbys(&mut self, op: &mut Op) {
         let is_calm = |comtree: &Comtree| {
             let running = self.comtrees.get(comtree);
             let shape = running.filter(|of| of.moving.is_none()).and_then(|of| of.shape.as_ref());
-            shape.is_some_and(|shape| self.is_whole(shape))
+            shape.is_some_and(|shape| self.is_whole(shape)) && !self.has_detour(*comtree)
         };
         let calm: Vec<Comtree> = self.comtrees.keys().copied().filter(is_calm).collect();
         for comtree in calm {

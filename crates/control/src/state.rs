@@ -67,8 +67,13 @@ pub(crate) struct State {
     pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
     /// Relays that run and are not heard now.
     pub(crate) silent: BTreeSet<RelayId>,
-    /// Relays that have not said since the controller has started how their links stand.
+    /// Relays that have not said how their links stand, nor whether they are on detours, since the controller has started
+    /// or did not hear them.
     pub(crate) unheard: BTreeSet<RelayId>,
+    /// On which comtrees relays are on detours, as they have said last.
+    pub(crate) detours: BTreeMap<RelayId, BTreeSet<Comtree>>,
+    /// Comtrees of which relays may have become idle that stay for a detour.
+    pub(crate) unpruned: BTreeSet<Comtree>,
     /// Who was sent away and may not come back yet: until when.
     pub(crate) bars: BTreeMap<(WorldId, Owner), Time>,
     pub(crate) ledger: Ledger,
@@ -96,6 +101,8 @@ impl State {
             ends: BTreeSet::new(),
             silent: BTreeSet::new(),
             unheard: BTreeSet::new(),
+            detours: BTreeMap::new(),
+            unpruned: BTreeSet::new(),
             bars: BTreeMap::new(),
             ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
         }

@@ -173,7 +173,9 @@ impl Agent {
         let mut looks = tokio::time::interval(LOOK);
         loop {
             self.review_detours().await;
-            self.side.handle_timeout(self.now());
+            let now = self.now();
+            self.side.set_detours(now, self.detours.comtrees());
+            self.side.handle_timeout(now);
             while let Some(message) = self.side.poll_transmit() {
                 match timeout(DEADLINE, sender.send(&message)).await {
                     Ok(Ok(())) => {}

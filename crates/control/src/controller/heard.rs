@@ -23,11 +23,12 @@ impl Controller {
         match message {
             Message::Beat { relay: life, controller, answered, links, mut succeeded } => {
                 agent.hear(now, life);
+                let detours = core::mem::take(&mut agent.detours);
                 succeeded.retain(|word| agent.means(*word, life, controller, answered));
                 self.found(now, relay);
                 self.ask_to_measure(now, relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
-                self.state.unheard.remove(&relay);
+                self.state.hear_detours(relay, detours);
                 self.review(now);
                 self.give_up_silent(now);
                 succeeded
@@ -45,6 +46,7 @@ impl Controller {
             Message::Loads(loads) => {
                 agent.loads = loads.into_iter().map(|of| (of.link, of.bits_out)).collect();
             }
+            Message::Detours(comtrees) => agent.detours = comtrees.into_iter().collect(),
             Message::Call { .. } | Message::Measure(_) => {}
         }
     }
@@ -259,6 +261,7 @@ impl Controller {
         self.state.review_moves(&mut op, now);
         if now >= self.next_moves {
             self.next_moves = now + MOVES;
+            self.state.prune_put_off(&mut op);
             self.state.leave_draining(&mut op, &mut self.last_drained, MOST_CHANGES);
             self.state.leave_all_removed(&mut op, &mut self.last_moved_off, MOST_CHANGES);
         }

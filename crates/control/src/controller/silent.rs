@@ -48,6 +48,8 @@ impl Controller {
             self.agents.get(relay).is_none_or(|agent| agent.is_cut || agent.heard + silence <= now)
         };
         self.state.silent = silent.iter().copied().filter(takes_nobody).collect();
+        // They may take detours meanwhile.
+        self.state.unheard.extend(&self.state.silent);
         let is_alone = self.agents.keys().all(|relay| self.is_silent(now, *relay));
         for relay in silent {
             let witness = self.witness(now, relay);

@@ -18,22 +18,23 @@ impl State {
     pub(crate) fn heal_meshes(&mut self, op: &mut Op) {
         let is_whole =
             |running: &Running| running.shape.as_ref().is_some_and(|shape| self.is_whole(shape));
-        let calm = self.comtrees.iter().filter(|(_, of)| self.may_heal(of) && is_whole(of));
+        let calm = self.comtrees.iter().filter(|(id, of)| self.may_heal(**id, of) && is_whole(of));
         for comtree in calm.map(|(comtree, _)| *comtree).collect::<Vec<_>>() {
             self.heal_mesh(op, comtree);
             op.cut();
         }
     }
 
-    fn may_heal(&self, running: &Running) -> bool {
+    fn may_heal(&self, comtree: Comtree, running: &Running) -> bool {
         let is_meshed = self.worlds.get(&running.world).is_some_and(|of| of.core == Core::Mesh);
-        is_meshed && running.may_move() && running.overlap.is_none()
+        let is_calm = running.may_move() && running.overlap.is_none();
+        is_meshed && is_calm && !self.has_detour(comtree)
     }
 
     /// Lets a relay into a comtree's meshed core that has links with all of it now; the next one follows. If there is
     /// none, a larger core may be another one. Where relays refuse next peers, it is taken at once.
     pub(crate) fn heal_mesh(&mut self, op: &mut Op, comtree: Comtree) {
-        let running = self.comtrees.get(&comtree).filter(|running| self.may_heal(running));
+        let running = self.comtrees.get(&comtree).filter(|of| self.may_heal(comtree, of));
         let Some((running, shape)) = running.and_then(|of| Some((of, of.shape.as_ref()?))) else {
             return;
         };

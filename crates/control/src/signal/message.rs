@@ -228,11 +228,18 @@ pub enum Message {
     Measured(Measured),
     /// From the relay: what it sends over its links, as many as it can have.
     Loads(Vec<LinkLoad>),
+    /// From the relay, before each beat that finds it on a detour: on which comtrees its standby parent is the way up,
+    /// at most [`MOST_DETOURS`]. A beat without it says that there is none. Controllers of releases that do not know this
+    /// message ignore it.
+    Detours(Vec<Comtree>),
 }
 
 /// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
 /// once those are done.
 pub const MOST_SUCCEEDED: usize = 256;
+
+/// For how many comtrees at most a relay says that it is on a detour: as many as it carries.
+pub const MOST_DETOURS: usize = 1_024;
 
 impl Message {
     /// The longest message, bytes: a comtree with a branch over each of
@@ -475,6 +482,10 @@ impl Coded for Message {
                 out.push(5);
                 loads.put(out);
             }
+            Message::Detours(comtrees) => {
+                out.push(6);
+                comtrees.put(out);
+            }
         }
     }
 
@@ -503,6 +514,13 @@ impl Coded for Message {
             [3] => Message::Measure(Coded::take(from)?),
             [4] => Message::Measured(Coded::take(from)?),
             [5] => Message::Loads(loads::take(from)?),
+            [6] => {
+                let comtrees: Vec<Comtree> = Coded::take(from)?;
+                if comtrees.len() > MOST_DETOURS {
+                    return Err(CodecError::Value("detours"));
+                }
+                Message::Detours(comtrees)
+            }
             _ => return Err(CodecError::Value("message")),
         })
     }

@@ -39,7 +39,8 @@ fn case(rng: &mut impl Rng) -> Case {
 fn candidates(links: &[(LinkId, [RelayId; 2])], rng: &mut impl Rng) -> Vec<Candidate> {
     let both = |(link, ends): &(LinkId, [RelayId; 2])| {
         let (has_room, delay_us) = (rng.random_bool(0.8), rng.random_range(0..1_000));
-        let of = |relay, to| Candidate { relay, to, link: *link, has_room, delay_us };
+        let of =
+            |relay, to| Candidate { relay, to, link: *link, has_room, delay_us, is_used: false };
         [of(ends[0], ends[1]), of(ends[1], ends[0])]
     };
     links.iter().flat_map(both).collect()
@@ -177,8 +178,14 @@ fn standbys_on(network: &Network) -> [usize; 3] {
         .filter(|(ends, _)| nodes.contains(&ends[0]))
         .collect();
     let both = |(ends, link): (&[usize; 2], &u32)| {
-        let of =
-            |relay, to| Candidate { relay, to, link: LinkId(*link), has_room: true, delay_us: 0 };
+        let of = |relay, to| Candidate {
+            relay,
+            to,
+            link: LinkId(*link),
+            has_room: true,
+            delay_us: 0,
+            is_used: false,
+        };
         let [one, other] = ends.map(relay);
         [of(one, other), of(other, one)]
     };

@@ -2,6 +2,7 @@
 
 mod bed;
 mod better_trees;
+mod detours;
 mod dismissed;
 mod loads;
 mod removing;

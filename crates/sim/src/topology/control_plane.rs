@@ -143,6 +143,7 @@ impl World<'_> {
         let now = self.now;
         let machine = &mut self.machines[relay];
         let (local, life) = (machine.local(now), machine.life);
+        machine.side.set_detours(local, machine.detours.comtrees());
         machine.side.handle_timeout(local);
         let mut messages = Vec::new();
         while let Some(message) = machine.side.poll_transmit() {
