@@ -4,6 +4,7 @@ mod bed;
 mod better_trees;
 mod dismissed;
 mod loads;
+mod parted;
 mod removing;
 mod renewals;
 mod resuming;
