@@ -30,6 +30,7 @@ mod moves;
 mod name;
 mod op;
 mod overlap;
+mod parted;
 mod placement;
 mod planned;
 mod propose;

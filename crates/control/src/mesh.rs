@@ -205,7 +205,8 @@ impl State {
         let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
         let before = meshed.map(Shape::core).unwrap_or_default();
         // What is left of a core that is mended does for now: others join it later, without loss.
-        let is_left = hops.iter().any(|hop| before.contains(&hop.relay));
+        let is_left =
+            hops.iter().any(|hop| before.contains(&hop.relay) && self.is_running(hop.relay));
         let mut joins_later = match spare {
             Spare::Newcomers => true,
             Spare::Anybody => is_left,

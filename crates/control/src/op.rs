@@ -61,7 +61,7 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// No tree can be had for a comtree; what stands of the old one goes on.
+    /// No tree that is whole can be had for a comtree; whoever can be joined is.
     Broken {
         /// Which.
         comtree: Comtree,

@@ -241,6 +241,7 @@ impl State {
 
     /// Gives a comtree a shape that is booked.
     pub(crate) fn take(&mut self, op: &mut Op, comtree: Comtree, new: Option<Shape>, why: String) {
+        let is_whole = new.as_ref().is_none_or(|shape| self.is_whole(shape));
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let (before, step) = (running.picture(), running.step().map(Step::given_up));
         let old = core::mem::replace(&mut running.shape, new);
@@ -252,7 +253,7 @@ impl State {
         }
         running.why = why;
         running.kept = None;
-        running.broken = None;
+        running.broken = running.broken.take().filter(|_| !is_whole);
         let is_detour = old.is_none_or(|old| running.is_detour_of(&old));
         self.renew_standbys(comtree);
         self.reshape_effects(op, comtree, before, step, is_detour);

@@ -44,8 +44,18 @@ pub struct NewRelay {
 pub(crate) enum Aim {
     /// What stands of the old tree stays.
     Keep,
+    /// The same, and where nothing else joins two parts, so do links of the old tree that carry nothing now.
+    Patch,
     /// The least costly that is found.
     Best,
+}
+
+/// What a tree is made of.
+struct Ground<'a> {
+    relays: Vec<&'a Relay>,
+    /// Their nodes for `plan`.
+    nodes: BTreeMap<RelayId, usize>,
+    links: Vec<&'a Link>,
 }
 
 /// Which links no tree takes that is looked for.
@@ -245,6 +255,9 @@ impl State {
                 return;
             }
         }
+        if self.is_joined_again(op, comtree) {
+            return;
+        }
         // What relays do by themselves meanwhile is the same, so nothing of it is lost.
         let detoured = self.detoured(comtree);
         let sound = detoured.clone().filter(|hops| self.is_sound(hops));
@@ -252,18 +265,10 @@ impl State {
             return;
         }
         let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
-        // Whoever can be joined is, though others cannot. Relays of a mesh may have lost each other, and no
-        // parent.
-        let is_meshed = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        let is_meshed = is_meshed.is_some_and(|shape| !shape.mesh().is_empty());
-        if let Some(hops) = detoured.or_else(|| is_meshed.then(|| self.hops_of(comtree))) {
-            _ = self.take_tree(op, comtree, hops, reason);
-        }
-        if let Some(running) = self.comtrees.get_mut(&comtree)
-            && running.broken.as_ref() != Some(&why)
-        {
-            running.broken = Some(why.clone());
-            op.tell(Event::Broken { comtree, why });
+        // Whoever can be joined is, though others cannot.
+        self.repair_parts(op, comtree, detoured, reason);
+        if !self.is_joined_again(op, comtree) {
+            self.say_broken(op, comtree, why);
         }
     }
 
@@ -305,7 +310,7 @@ impl State {
         }
     }
 
-    fn take_tree(
+    pub(crate) fn take_tree(
         &mut self,
         op: &mut Op,
         comtree: Comtree,
@@ -347,22 +352,9 @@ impl State {
         if shape.all_members() == 0 {
             return Ok((Vec::new(), 0.0));
         }
-        let is_avoided = |relay: &Relay| {
-            planned.is_some() && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
-        };
-        let is_taken = |relay: &&Relay| self.is_running(relay.id) && !is_avoided(relay);
-        let relays: Vec<&Relay> = self.relays.values().filter(|relay| is_taken(relay)).collect();
-        let nodes: BTreeMap<RelayId, usize> =
-            relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
-        let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
-        let is_used = |link| shape.links().any(|of| of == link);
-        let is_left = |link: &Link| {
-            let stays = planned.is_none() && is_used(link.id);
-            !stays && self.is_left(link.id, leaves)
-        };
-        let is_fit = |link: &&Link| self.is_usable(link.id) && has_ends(link) && !is_left(link);
-        let links: Vec<&Link> = self.links.values().filter(is_fit).collect();
-        let network = self.network(&relays, &links, &nodes, running, aim)?;
+        let ground = self.ground(shape, aim, leaves, planned.is_some());
+        let network = self.network(&ground, running, aim)?;
+        let Ground { relays, nodes, links } = ground;
         let mut endpoints = Vec::new();
         for relay in shape.relays() {
             let (count, limits) = shape.load(relay);
@@ -383,7 +375,7 @@ impl State {
                 Root::Node(*nodes.get(&root).ok_or_else(lost)?)
             }
         };
-        let method = if aim == Aim::Keep { Method::Mst } else { ask.method };
+        let method = if aim == Aim::Best { ask.method } else { Method::Mst };
         let stretch = f64::from(ask.stretch) / 100.0;
         let request = Request { method, root, stretch, improve: false };
         let Choice { tree, cost, .. } = choose(&demand, &request).map_err(|e| e.to_string())?;
@@ -394,15 +386,38 @@ impl State {
         Ok((tree.order().iter().map(hop).collect(), cost))
     }
 
-    /// What can be used as `plan` sees it. What the comtree has itself is free for it.
-    fn network(
-        &self,
-        relays: &[&Relay],
-        links: &[&Link],
-        nodes: &BTreeMap<RelayId, usize>,
-        running: &Running,
-        aim: Aim,
-    ) -> Result<Network, String> {
+    /// What can be used for a comtree's tree, and what is to stay of it. One that is planned goes round relays that
+    /// drain and have no members.
+    fn ground(&self, shape: &Shape, aim: Aim, leaves: Leaves, is_planned: bool) -> Ground<'_> {
+        let is_avoided = |relay: &Relay| {
+            is_planned && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
+        };
+        let is_taken = |relay: &&Relay| match self.is_running(relay.id) {
+            true => !is_avoided(relay),
+            false => aim == Aim::Patch && shape.has(relay.id),
+        };
+        let relays: Vec<&Relay> = self.relays.values().filter(is_taken).collect();
+        let nodes: BTreeMap<RelayId, usize> =
+            relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
+        let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
+        let is_used = |link| shape.links().any(|of| of == link);
+        let is_left = |link: &Link| {
+            let stays = !is_planned && is_used(link.id);
+            !stays && self.is_left(link.id, leaves)
+        };
+        let is_of_tree =
+            |link| shape.hops().iter().any(|hop| hop.above.is_some_and(|a| a.1 == link));
+        let is_fit = |link: &&Link| match self.is_usable(link.id) {
+            true => has_ends(link) && !is_left(link),
+            false => aim == Aim::Patch && is_of_tree(link.id) && has_ends(link),
+        };
+        let links: Vec<&Link> = self.links.values().filter(is_fit).collect();
+        Ground { relays, nodes, links }
+    }
+
+    /// What there is for a tree as `plan` sees it. What the comtree has itself is free for it.
+    fn network(&self, ground: &Ground<'_>, running: &Running, aim: Aim) -> Result<Network, String> {
+        let Ground { relays, nodes, links } = ground;
         let mut own: BTreeMap<(LinkId, RelayId), Rate> = BTreeMap::new();
         for flow in running.flows() {
             if let Flow::Over(link, from, _, rate) = flow {
@@ -416,10 +431,14 @@ impl State {
         };
         let kept: Vec<LinkId> = running.shape.iter().flat_map(Shape::links).collect();
         let link = |link: &&Link| {
-            let is_kept = aim == Aim::Keep && kept.contains(&link.id);
+            let length = match self.is_usable(link.id) {
+                false => self.length_of_dead(link.id),
+                true if aim != Aim::Best && kept.contains(&link.id) => 0.0,
+                true => length(link),
+            };
             canopy_plan::Link {
                 ends: link.ends.map(|end| nodes.get(&end).copied().unwrap_or(usize::MAX)),
-                length: if is_kept { 0.0 } else { length(link) },
+                length,
                 free: link.ends.map(|end| free(link.id, end)),
             }
         };

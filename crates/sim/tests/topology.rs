@@ -96,6 +96,39 @@ fn updates_pass_along_a_line_of_more_than_forty_relays() {
     assert!(report.deliveries_expected > 100, "{report:?}");
 }
 
+/// A hub with five relays around it, which have links with each other, and three leaves that have none but the hub's.
+fn wheel() -> Network {
+    let mut text = "graph [\nnode [ id 0 label \"hub\" Latitude 45 Longitude 0 ]\n".to_owned();
+    let around = [(46, 0), (45, 2), (44, 1), (44, -1), (45, -2), (47, 1), (43, 0), (46, -2)];
+    for (id, (latitude, longitude)) in (1..).zip(around) {
+        let place = format!("Latitude {latitude} Longitude {longitude}");
+        let _ = writeln!(text, "node [ id {id} label \"n{id}\" {place} ]");
+        let _ = writeln!(text, "edge [ source 0 target {id} ]");
+    }
+    (1..=5).for_each(|id| {
+        _ = writeln!(text, "edge [ source {id} target {} ]", id % 5 + 1);
+    });
+    text.push_str("]\n");
+    Network::from_gml(&text).unwrap()
+}
+
+/// Only those whom nothing joins are excused.
+#[test]
+fn whoever_can_be_joined_is_while_others_are_cut_off() {
+    let mut broken = 0;
+    for seed in 1..=WHEELS {
+        let mut config = TopologyConfig::new("wheel.gml", seed);
+        config.participants = Some(18);
+        let report = run_topology(&wheel(), &config).unwrap();
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        broken += report.broken;
+    }
+    assert!(broken > WHEELS as u32 / 2, "{broken}");
+}
+
+/// How many seeds of that.
+const WHEELS: u64 = 12;
+
 /// Graphs of the Internet Topology Zoo, where they are there.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test reads the networks that it is about")]

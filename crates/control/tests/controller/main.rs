@@ -5,6 +5,7 @@ mod better_trees;
 mod detours;
 mod dismissed;
 mod loads;
+mod parted;
 mod removing;
 mod renewals;
 mod resuming;

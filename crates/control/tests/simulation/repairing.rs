@@ -4,7 +4,7 @@
 //! is let in elsewhere.
 
 use crate::relays::SimRelay;
-use crate::sim::{Plan, Sim, rate, relay_of_number};
+use crate::sim::{Plan, Sim, branches, rate, relay_of_number};
 use canopy_control::{
     Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, MemberState, Mode, Name,
     NewWorld, RelayId, Retry, Settings,
@@ -31,25 +31,38 @@ struct Trial {
     sim: Sim,
     world: Name,
     comtree: Comtree,
+    /// At which relay each member is.
+    homes: Vec<usize>,
     died: Option<usize>,
 }
 
+/// When the ends of links notice that these are dead.
+type Notices = Vec<(Time, usize, LinkId)>;
+
 impl Trial {
     fn new(seed: u64) -> Trial {
+        let homes = (0..MEMBERS).map(|member| member % RELAYS).collect();
+        Trial::with(seed, RELAYS, homes, |sim| {
+            for from in 0..RELAYS {
+                for step in [1, 3] {
+                    sim.join(from, (from + step) % RELAYS);
+                }
+            }
+        })
+    }
+
+    /// So many relays, members at these, and links.
+    fn with(seed: u64, relays: usize, homes: Vec<usize>, join: impl Fn(&mut Sim)) -> Trial {
         let mut sim = Sim::empty(seed, Plan::Stormy);
         let (settings, retry) = (Settings::default(), Retry::default());
         sim.controller = Controller::start(settings, retry, sim.now, &mut sim.storage).ok();
         sim.takes = [5, 15];
-        for number in 0..RELAYS {
+        for number in 0..relays {
             let controller = sim.controller.as_mut().unwrap();
             let id = controller.register(sim.now, relay_of_number(number)).unwrap();
             sim.relays.push(SimRelay::new(id));
         }
-        for from in 0..RELAYS {
-            for step in [1, 3] {
-                sim.join(from, (from + step) % RELAYS);
-            }
-        }
+        join(&mut sim);
         let world = Name::new("w").unwrap();
         let default = Limits { send: rate(500), receive: rate(2_000) };
         let new = NewWorld {
@@ -65,8 +78,8 @@ impl Trial {
         };
         sim.controller.as_mut().unwrap().create_world(new).unwrap();
         sim.advance(sim.now + Duration::from_secs(2));
-        let mut trial = Trial { sim, world, comtree: Comtree(16), died: None };
-        (0..MEMBERS).for_each(|member| _ = trial.enter(member));
+        let mut trial = Trial { sim, world, comtree: Comtree(16), homes, died: None };
+        (0..trial.homes.len()).for_each(|member| _ = trial.enter(member));
         trial.sim.advance(trial.sim.now + Duration::from_secs(2));
         assert!(trial.sim.controller.as_ref().is_some_and(Controller::is_settled));
         // At any time between two beats.
@@ -78,8 +91,8 @@ impl Trial {
     /// A member asks, from next to its own relay; once that is dead, from next to the second one,
     /// which it knows.
     fn enter(&mut self, member: usize) -> Option<RelayId> {
-        let own = member % RELAYS;
-        let near = [own, (own + 1) % RELAYS, (own + 2) % RELAYS];
+        let (own, relays) = (self.homes[member], self.sim.relays.len());
+        let near = [own, (own + 1) % relays, (own + 2) % relays];
         let alive = near.into_iter().filter(|at| Some(*at) != self.died);
         let measured = alive.zip(1..).map(|(at, far)| (self.sim.relays[at].id, far * 1000));
         let ask = Enter::new(self.world.clone(), [member as u8; 16], measured.collect());
@@ -95,46 +108,63 @@ impl Trial {
             Failure::Link => vec![tree[at].above.unwrap().1],
             Failure::Relay => {
                 let at = self.sim.relays.iter().position(|r| r.id == tree[at].relay).unwrap();
-                self.sim.relays[at].crash();
-                self.died = Some(at);
-                let links = self.sim.links.iter().filter(|(_, ends, _)| ends.contains(&at));
-                links.map(|(link, ..)| *link).collect()
+                self.kill(at)
             }
         };
         dead
+    }
+
+    /// A relay dies. Returns its links.
+    fn kill(&mut self, at: usize) -> Vec<LinkId> {
+        self.sim.relays[at].crash();
+        self.died = Some(at);
+        let links = self.sim.links.iter().filter(|(_, ends, _)| ends.contains(&at));
+        links.map(|(link, ..)| *link).collect()
+    }
+
+    fn notices(&mut self, dead: &[LinkId]) -> Notices {
+        let mut notices = Vec::new();
+        for (link, ends, _) in self.sim.links.clone() {
+            for end in ends.into_iter().filter(|_| dead.contains(&link)) {
+                let after = self.sim.rng.random_range(NOTICED_MS / 2..=NOTICED_MS);
+                notices.push((self.sim.now + Duration::from_millis(after), end, link));
+            }
+        }
+        notices.sort();
+        notices
+    }
+
+    /// Goes on for a millisecond.
+    fn advance(&mut self, notices: &mut Notices) {
+        self.sim.advance(self.sim.now + Duration::from_millis(1));
+        while let Some((_, end, link)) = notices.first().copied().filter(|n| n.0 <= self.sim.now) {
+            notices.remove(0);
+            if let Some(side) = &mut self.sim.relays[end].side {
+                side.set_link(self.sim.now, LinkReport { link, up: false, delay_us: 0 });
+            }
+        }
     }
 
     /// Runs until everything is well again. Returns after how long trees and members were.
     fn run(&mut self, failure: Failure) -> (Duration, Duration) {
         let start = self.sim.now;
         let dead = self.fail(failure);
-        let mut notices = Vec::new();
-        for (link, ends, _) in self.sim.links.clone() {
-            for end in ends.into_iter().filter(|_| dead.contains(&link)) {
-                let after = self.sim.rng.random_range(NOTICED_MS / 2..=NOTICED_MS);
-                notices.push((start + Duration::from_millis(after), end, link));
-            }
-        }
-        notices.sort();
+        let mut notices = self.notices(&dead);
         let (mut trees, mut members) = (None, None);
         let mut asks_at = start + Duration::from_millis(NOTICED_MS);
         while trees.is_none() || members.is_none() {
             assert!(self.sim.now < start + PATIENCE, "trees {trees:?}, members {members:?}");
-            self.sim.advance(self.sim.now + Duration::from_millis(1));
-            while let Some((_, end, link)) =
-                notices.first().copied().filter(|n| n.0 <= self.sim.now)
-            {
-                notices.remove(0);
-                if let Some(side) = &mut self.sim.relays[end].side {
-                    side.set_link(self.sim.now, LinkReport { link, up: false, delay_us: 0 });
-                }
-            }
+            self.advance(&mut notices);
             // Whoever has lost its relay asks again until it is let in.
             if self.sim.now >= asks_at
                 && let Some(died) = self.died
             {
                 asks_at = self.sim.now + Duration::from_millis(100);
-                (0..MEMBERS).filter(|m| m % RELAYS == died).for_each(|m| _ = self.enter(m));
+                (0..MEMBERS)
+                    .filter(|m| self.homes[*m] == died)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .for_each(|m| _ = self.enter(m));
             }
             let took = self.sim.now.since(start);
             trees = trees.or_else(|| self.have_new_tree(&dead).then_some(took));
@@ -168,6 +198,16 @@ impl Trial {
             wanted.sort();
             has.is_some_and(|item| links(item) == wanted)
         })
+    }
+
+    /// Whether two relays have branches to each other.
+    fn are_joined(&self, pair: [usize; 2]) -> bool {
+        let has = |at: usize, to: usize| {
+            let branches = branches(&self.sim.relays[at], self.comtree);
+            let site = self.sim.relays[to].id.0;
+            branches.iter().any(|of| of.site == site && !of.role.is_standby())
+        };
+        has(pair[0], pair[1]) && has(pair[1], pair[0])
     }
 
     /// Whether all members are let in by relays that live.
@@ -211,6 +251,51 @@ fn trees_are_whole_within_one_second_and_members_served_within_two_of_a_relay_th
     let (trees, members) = measure(Failure::Relay, 200);
     assert!(trees.last().unwrap() < &Duration::from_secs(1));
     assert!(members.last().unwrap() < &Duration::from_secs(2));
+}
+
+/// A hub with a leaf and two other children, which a longer way over another relay joins. The hub dies, and comes back.
+#[test]
+fn children_of_a_dead_hub_exchange_within_a_second_though_a_leaf_is_cut_off() {
+    let star = [(0, 1, 1_000), (0, 2, 1_000), (0, 3, 1_000)];
+    let links = [&star[..], &[(2, 4, 5_000), (4, 3, 5_000)]].concat();
+    let join = |sim: &mut Sim| {
+        for (from, to, delay_us) in links.iter().copied() {
+            let ends = [from, to].map(|end: usize| sim.relays[end].id);
+            let controller = sim.controller.as_mut().unwrap();
+            let link = controller.add_link(ends, rate(900_000), delay_us).unwrap();
+            sim.links.push((link, [from, to], true));
+        }
+        sim.report_links();
+    };
+    let mut took = Vec::new();
+    for seed in 0..100 {
+        let mut trial = Trial::with(seed, 5, vec![1, 2, 2, 3], &join);
+        assert!(trial.are_joined([0, 2]) && !trial.are_joined([2, 4]));
+        let dead = trial.kill(0);
+        let (start, mut notices) = (trial.sim.now, trial.notices(&dead));
+        let are_joined = |trial: &Trial| trial.are_joined([2, 4]) && trial.are_joined([4, 3]);
+        while !are_joined(&trial) {
+            assert!(trial.sim.now < start + PATIENCE, "seed {seed}");
+            trial.advance(&mut notices);
+        }
+        took.push(trial.sim.now.since(start));
+        while !notices.is_empty() {
+            trial.advance(&mut notices);
+        }
+        trial.sim.advance(start + PATIENCE);
+        trial.sim.relays[0].restart();
+        trial.sim.report_links();
+        let back = trial.sim.now;
+        while !trial.have_new_tree(&[]) {
+            assert!(trial.sim.now < back + PATIENCE, "seed {seed}");
+            assert!(are_joined(&trial), "seed {seed}: they stay together all the while");
+            trial.advance(&mut notices);
+        }
+        assert_eq!(trial.sim.controller.as_ref().unwrap().audit(), Ok(()));
+    }
+    took.sort();
+    println!("the children of a hub: median {:?}, most {:?}", took[50], took[99]);
+    assert!(took[99] < Duration::from_secs(1), "{:?}", took[99]);
 }
 
 #[test]

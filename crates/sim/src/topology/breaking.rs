@@ -121,20 +121,21 @@ impl World<'_> {
         }
     }
 
-    /// What is published may be lost: until it is repaired, or, where what stands does not hold
-    /// together, until the fault is mended.
+    /// What is published may be lost until it is repaired; and, where what stands does not hold together, between those
+    /// whom nothing joins until the fault is mended.
     fn excuse_without(&mut self, link: Option<usize>, relay: Option<usize>, number: usize) {
         let standing = self.standing(link, relay);
+        let repaired = self.now + REPAIRED_IN + self.far();
+        let mended = self.faults[number].until + FOUND_IN + self.far();
         for world in 0..self.worlds.len() {
+            self.model.excuse(world, self.now, repaired);
             let is_here = |node: &usize| Some(*node) != relay;
             let mut nodes = self.relays_of(world).into_iter().filter(is_here);
             let first = nodes.next().and_then(|node| standing[node]);
-            let is_whole = first.is_none() || nodes.all(|node| standing[node] == first);
-            let until = match is_whole {
-                true => self.now + REPAIRED_IN + self.far(),
-                false => self.faults[number].until + FOUND_IN + self.far(),
-            };
-            self.model.excuse(world, self.now, until);
+            if first.is_some() && !nodes.all(|node| standing[node] == first) {
+                let parts = self.people.iter().map(|person| standing[person.relay]).collect();
+                self.model.excuse_apart(world, (self.now, mended), parts);
+            }
         }
     }
 

@@ -33,7 +33,18 @@ struct Known {
     world: usize,
     /// Since when it is in its world with all that it wants acknowledged.
     since: Option<Time>,
+    /// When it turned to another relay last, without a gap.
+    turned: Time,
     groups: BTreeSet<u32>,
+}
+
+/// A time in which nothing joins some participants of a world to others.
+struct Apart {
+    world: usize,
+    from: Time,
+    until: Time,
+    /// By participant: in which part of the network it is.
+    parts: Vec<Option<usize>>,
 }
 
 /// What was counted.
@@ -54,6 +65,8 @@ pub(crate) struct Model {
     waiting: VecDeque<Published>,
     /// Times in which things are allowed to go wrong, by world.
     excused: Vec<Vec<(Time, Time)>>,
+    /// Times in which things are allowed to go wrong between those who are apart.
+    apart: Vec<Apart>,
     /// Times in which the network keeps no order.
     unordered: Vec<(Time, Time)>,
     /// The newest update that somebody got of somebody in a group.
@@ -72,6 +85,7 @@ impl Model {
             known: worlds.iter().map(of).collect(),
             waiting: VecDeque::new(),
             excused: vec![Vec::new(); count],
+            apart: Vec::new(),
             unordered: Vec::new(),
             newest: BTreeMap::new(),
             span,
@@ -95,6 +109,37 @@ impl Model {
     /// What is published to a world in this time may be lost.
     pub(crate) fn excuse(&mut self, world: usize, from: Time, until: Time) {
         self.excused[world].push((from, until));
+    }
+
+    /// What is published to a world in this time may be lost between participants who are in different parts of the
+    /// network.
+    pub(crate) fn excuse_apart(
+        &mut self,
+        world: usize,
+        (from, until): (Time, Time),
+        parts: Vec<Option<usize>>,
+    ) {
+        self.apart.push(Apart { world, from, until, parts });
+    }
+
+    /// Whether two participants are apart in some of this time. Of whoever has come or turned to another relay since
+    /// they were parted, it is not known.
+    fn are_apart(&self, pair: [usize; 2], from: Time, until: Time) -> bool {
+        self.apart.iter().any(|apart| {
+            let [one, other] = pair.map(|of| apart.parts[of]);
+            let has_moved = |of: usize| {
+                let Known { since, turned, .. } = &self.known[of];
+                since.is_none_or(|since| since > apart.from) || *turned > apart.from
+            };
+            let is_then = apart.from <= until && from <= apart.until;
+            let is_there = apart.world == self.known[pair[0]].world;
+            is_there && is_then && (one != other || pair.into_iter().any(has_moved))
+        })
+    }
+
+    /// A participant turns to another relay.
+    pub(crate) fn turned(&mut self, now: Time, number: usize) {
+        self.known[number].turned = now;
     }
 
     /// What is on its way in this time may overtake what was before it.
@@ -165,7 +210,8 @@ impl Model {
         let overlaps = |(from, until): &(Time, Time)| *from <= now && new.0 <= *until;
         let mut excuses = self.excused[self.known[number].world].iter().chain(&self.unordered);
         let is_steady = |of: usize| self.known[of].since.is_some_and(|since| since <= new.0);
-        if before > new && is_steady(number) && is_steady(by) && !excuses.any(overlaps) {
+        let is_excused = excuses.any(overlaps) || self.are_apart([number, by], new.0, now);
+        if before > new && is_steady(number) && is_steady(by) && !is_excused {
             self.tally.out_of_order += 1;
             let what = format!(
                 "participant {number} gets update {} of {by} after update {}",
@@ -198,6 +244,7 @@ impl Model {
             if number == of.by || !wants {
                 continue;
             }
+            let is_excused = is_excused || self.are_apart([number, of.by], of.at, until);
             match is_steady(known) && is_steady(&self.known[of.by]) && !is_excused {
                 true => {
                     self.tally.expected += 1;
@@ -256,6 +303,16 @@ mod tests {
         assert_eq!(overtaken(|_, _| ()), 1);
         assert_eq!(overtaken(|model, now| model.excuse(0, now, now)), 0);
         assert_eq!(overtaken(|model, now| model.excuse_order(now + SECOND, now + SECOND)), 0);
+        // Those who are in one part are not excused, unless one has come to it since.
+        let apart = |parts: [usize; 2]| {
+            move |model: &mut Model, now| model.excuse_apart(0, (now, now), parts.map(Some).into())
+        };
+        assert_eq!([[0, 1], [0, 0]].map(|parts| overtaken(apart(parts))), [0, 1]);
+        let turned = |model: &mut Model, now| {
+            apart([0, 0])(model, now);
+            model.turned(now + SECOND, 0);
+        };
+        assert_eq!(overtaken(turned), 0);
         // Faults that were over before, or began after, excuse nothing.
         assert_eq!(overtaken(|model, now| model.excuse(0, now - SECOND, now - SECOND)), 1);
         assert_eq!(overtaken(|model, now| model.excuse(0, now + SECOND * 2, now + SECOND * 3)), 1);

@@ -125,6 +125,7 @@ impl World<'_> {
         match &mut person.session {
             Some(session) if was_at != relay => {
                 self.told.moved += 1;
+                self.model.turned(now, number);
                 session.turn_to(now, relay_key, token.to_vec());
             }
             // The relay says if it does not take the token; then the session is lost. One that is lost
