@@ -2,7 +2,8 @@
 
 use crate::bed::{Bed, UPLINK};
 use canopy_control::signal::{
-    Answer, Branch, Call, LinkLoad, LinkReport, Measure, Measured, Other, Reading, Role,
+    Answer, Branch, Call, LinkLoad, LinkReport, MOST_TOGETHER, Measure, Measured, Other, Reading,
+    Role,
 };
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
@@ -65,7 +66,7 @@ fn to_relay(messages: &[&[u8]]) {
             assert!(Message::decode(&answer).is_ok());
         }
     }
-    assert!(relay.items().len() <= messages.len());
+    assert!(relay.items().len() <= messages.len() * MOST_TOGETHER);
 }
 
 fn to_controller(messages: &[&[u8]]) {
@@ -246,7 +247,8 @@ fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
     let sharing = Sharing { floor_ms: 500, levels_first: true, together };
     // It has never heard of this member.
     let gone = ItemKey::Member(Comtree(16), Address::unicast(0x7000, 64));
-    let set = |number, id| call(number, Call::Set(link(id)));
+    let change = |id| Call::Set(link(id));
+    let set = |number, id| call(number, change(id));
     vec![
         (
             "set-list-remove",
@@ -269,6 +271,19 @@ fn seeds_for_relays() -> Vec<(&'static str, Vec<u8>)> {
         (
             "dismissed",
             with(0, &[call(1, Call::Remove(gone)), set(2, 1), call(3, Call::Remove(gone))]),
+        ),
+        (
+            "together",
+            with(
+                0,
+                &[
+                    call(1, Call::Together(vec![change(1), Call::Remove(gone), change(2)])),
+                    call(2, Call::Together((0..65).map(change).collect())),
+                    call(2, Call::Together((1..65).map(change).collect())),
+                    call(3, Call::Together(Vec::new())),
+                    call(4, Call::Together(vec![Call::List(None)])),
+                ],
+            ),
         ),
         ("measure", with(0, &[measure(1, 3), measure(2, 32), measure(3, 33)])),
     ]

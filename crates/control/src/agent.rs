@@ -2,7 +2,9 @@
 
 use crate::model::{LinkId, RelayId};
 use crate::relay_side::next_parent;
-use crate::signal::{Answer, Call, Caller, Item, ItemKey, Message, Retry, Role};
+use crate::signal::{
+    Answer, Call, Caller, FRAME, Item, ItemKey, MOST_TOGETHER, Message, Retry, Role,
+};
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +49,8 @@ pub(crate) struct Agent {
     removals: BTreeMap<ItemKey, u64>,
     /// Whom a relay that has started again is to dismiss before it has a comtree on which they could join.
     dismissals: BTreeSet<ItemKey>,
-    flying: BTreeMap<u64, (ItemKey, u64)>,
+    /// By call: what it changes, and up to which change of each.
+    flying: BTreeMap<u64, Vec<(ItemKey, u64)>>,
     /// By comtree: the last call that left the relay no next parent there.
     without_next: BTreeMap<Comtree, u64>,
     /// While it is asked what it has: what it has said so far.
@@ -57,8 +60,8 @@ pub(crate) struct Agent {
     pub(crate) loads: BTreeMap<LinkId, u64>,
     /// On which comtrees it is on a detour, as it has said since its last beat.
     pub(crate) detours: BTreeSet<Comtree>,
-    /// Whether it takes a sharing, as far as it has said so in this life.
-    takes_sharing: bool,
+    /// Whether it takes a sharing, and changes that are called together, as far as it has said so in this life.
+    is_recent: bool,
 }
 
 impl Agent {
@@ -83,7 +86,7 @@ impl Agent {
             refused: BTreeMap::new(),
             loads: BTreeMap::new(),
             detours: BTreeSet::new(),
-            takes_sharing: false,
+            is_recent: false,
         }
     }
 
@@ -152,7 +155,7 @@ impl Agent {
         caller.call(now, Call::List(None));
         self.caller = Some(caller);
         // What was on its way to the life before may not have arrived.
-        for (_, (key, version)) in std::mem::take(&mut self.flying) {
+        for (key, version) in std::mem::take(&mut self.flying).into_values().flatten() {
             self.call_again(key, version);
         }
         // Its list shows what it lacks, but not what it is yet to be told to remove.
@@ -161,7 +164,7 @@ impl Agent {
         let is_member = |key: &&ItemKey| matches!(key, ItemKey::Member(..));
         self.dismissals = self.removals.keys().filter(is_member).copied().collect();
         self.without_next.clear();
-        self.takes_sharing = false;
+        self.is_recent = false;
         self.loads.clear();
         self.listing = Some(BTreeSet::new());
     }
@@ -189,23 +192,23 @@ impl Agent {
             }
             (Call::List(after), _) => _ = caller.call(now, Call::List(after)),
             (call, answer) => {
-                let Some((key, version)) = self.flying.remove(&number) else { return false };
-                let result = match answer {
-                    Answer::Done => Ok(()),
-                    Answer::Refused(why) => Err(why),
-                    Answer::Items(..) => {
-                        Err("it answered something else than was asked".to_owned())
-                    }
+                let Some(keys) = self.flying.remove(&number) else { return false };
+                let results = results(answer, keys.len());
+                let changes = match call {
+                    Call::Together(changes) => changes,
+                    change => vec![change],
                 };
-                if result.is_err() && !matches!((&call, key), (Call::Set(_), ItemKey::Member(..))) {
-                    self.refused.insert(key, now + AGAIN);
-                    self.keep_removal(key, version);
+                for ((change, (key, version)), result) in changes.iter().zip(keys).zip(results) {
+                    let is_there = matches!(change, Call::Set(_));
+                    if result.is_err() && !(is_there && matches!(key, ItemKey::Member(..))) {
+                        self.refused.insert(key, now + AGAIN);
+                        self.keep_removal(key, version);
+                    }
+                    if result.is_ok() && !is_there {
+                        self.dismissals.remove(&key);
+                    }
+                    out.push(Settled { key, version, is_there, result });
                 }
-                let is_there = matches!(call, Call::Set(_));
-                if result.is_ok() && !is_there {
-                    self.dismissals.remove(&key);
-                }
-                out.push(Settled { key, version, is_there, result });
             }
         }
         false
@@ -215,7 +218,7 @@ impl Agent {
     fn take_list(&mut self, now: Time, items: Vec<Item>, more: bool, out: &mut Vec<Settled>) {
         let Some(seen) = &mut self.listing else { return };
         let last = items.last().map(Item::key);
-        self.takes_sharing |= more && last.is_none();
+        self.is_recent |= more && last.is_none();
         for item in items {
             let key = item.key();
             seen.insert(key);
@@ -240,15 +243,14 @@ impl Agent {
         out.extend(std::mem::take(&mut self.awaited).into_iter().map(word));
     }
 
-    /// A message that is due.
-    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Message> {
+    /// A message that is due, in bytes.
+    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         self.refill(now);
         self.caller.as_mut()?.poll_transmit(now)
     }
 
     /// Makes calls of what waits, as many as can be on their way.
     fn refill(&mut self, now: Time) {
-        let Some(caller) = &mut self.caller else { return };
         if self.listing.is_some() {
             return;
         }
@@ -262,22 +264,51 @@ impl Agent {
                 *at > now
             });
         }
-        while caller.has_room() {
-            let Some(next) = next_of(&self.queue, &self.dismissals) else { return };
-            self.queue.remove(&next);
+        while self.caller.as_ref().is_some_and(Caller::has_room) {
+            let (mut changes, keys) = self.next_changes();
+            let call = match changes.len() {
+                1 => changes.remove(0),
+                _ => Call::Together(changes),
+            };
+            let Some(caller) = self.caller.as_mut().filter(|_| !keys.is_empty()) else { return };
+            let number = caller.call(now, call);
+            for (key, _) in &keys {
+                if let ItemKey::Comtree(comtree) = *key
+                    && self.next_parent(comtree).is_none()
+                {
+                    self.without_next.insert(comtree, number);
+                }
+            }
+            self.flying.insert(number, keys);
+        }
+    }
+
+    /// What is called next, as much of it as can be together, and up to which change of each key.
+    fn next_changes(&mut self) -> (Vec<Call>, Vec<(ItemKey, u64)>) {
+        let (mut changes, mut keys) = (Vec::new(), Vec::new());
+        let most = if self.is_recent { MOST_TOGETHER } else { 1 };
+        let mut left = Message::MOST - FRAME;
+        while changes.len() < most
+            && let Some(next) = next_of(&self.queue, &self.dismissals)
+        {
             let (_, key) = next;
-            let (version, call) = match self.wanted.get(&key) {
-                Some((version, item)) if self.takes_sharing => (*version, Call::Set(item.clone())),
+            let wanted = self.wanted.get(&key);
+            let bytes = wanted.map_or(FRAME, |(_, item)| item.most_bytes());
+            left = match left.checked_sub(bytes) {
+                Some(left) => left,
+                None if changes.is_empty() => 0,
+                None => break,
+            };
+            let (version, change) = match wanted {
+                Some((version, item)) if self.is_recent => (*version, Call::Set(item.clone())),
                 Some((version, item)) => (*version, Call::Set(item.clone().without_sharing())),
                 None => (self.removals.remove(&key).unwrap_or(0), Call::Remove(key)),
             };
-            let has_next = matches!(&call, Call::Set(item) if next_parent(item).is_some());
-            let number = caller.call(now, call);
-            self.flying.insert(number, (key, version));
-            if let (ItemKey::Comtree(comtree), false) = (key, has_next) {
-                self.without_next.insert(comtree, number);
-            }
+            self.queue.remove(&next);
+            changes.push(change);
+            keys.push((key, version));
         }
+        (changes, keys)
     }
 
     /// Whether the relay means the next parent over this link that it is to have now, and not one that
@@ -334,7 +365,7 @@ impl Agent {
     /// Whether the relay is about to be told more of something.
     pub(crate) fn has_more(&self, key: ItemKey) -> bool {
         let is_queued = [true, false].iter().any(|is| self.queue.contains(&rank(key, *is)));
-        is_queued || self.flying.values().any(|(of, _)| *of == key)
+        is_queued || self.flying.values().flatten().any(|(of, _)| *of == key)
     }
 
     /// What the relay is to have.
@@ -345,6 +376,20 @@ impl Agent {
     /// How often calls were sent again, in this life of the relay.
     pub(crate) fn repeats(&self) -> u64 {
         self.caller.as_ref().map_or(0, Caller::repeats)
+    }
+}
+
+/// What became of each of so many changes that were called together.
+fn results(answer: Answer, count: usize) -> Vec<Result<(), String>> {
+    match answer {
+        Answer::Done => vec![Ok(()); count],
+        Answer::Refused(why) => vec![Err(why); count],
+        Answer::Together(whys) if whys.len() == count => {
+            whys.into_iter().map(|why| why.map_or(Ok(()), Err)).collect()
+        }
+        Answer::Together(_) | Answer::Items(..) => {
+            vec![Err("it answered something else than was asked".to_owned()); count]
+        }
     }
 }
 
@@ -377,8 +422,10 @@ fn rank(key: ItemKey, is_wanted: bool) -> (u8, ItemKey) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Downlink, Mode, Sharing};
-    use crate::name::Name;
+    use crate::model::{Downlink, MOST_LINKS, Mode, Sharing};
+    use crate::name::{MAX_NAME, Name};
+    use crate::signal::Branch;
+    use canopy_plan::Rate;
     use canopy_wire::Address;
 
     const KEY: ItemKey = ItemKey::Member(Comtree(16), Address(64));
@@ -390,13 +437,16 @@ mod tests {
         refuses: impl Fn(&Call) -> bool,
     ) -> (Vec<Call>, Vec<Settled>) {
         let (mut calls, mut settled) = (Vec::new(), Vec::new());
-        while let Some(Message::Call { controller, relay, number, call, .. }) =
-            agent.poll_transmit(now)
-        {
+        while let Some(bytes) = agent.poll_transmit(now) {
+            let Ok(Message::Call { controller, relay, number, call, .. }) = Message::decode(&bytes)
+            else {
+                panic!("a call that can be read")
+            };
+            let why = |call: &Call| refuses(call).then(|| "no".to_owned());
             let answer = match &call {
                 Call::List(_) => Answer::Items(Vec::new(), true),
-                call if refuses(call) => Answer::Refused("no".to_owned()),
-                _ => Answer::Done,
+                Call::Together(changes) => Answer::Together(changes.iter().map(why).collect()),
+                call => why(call).map_or(Answer::Done, Answer::Refused),
             };
             let answer = Message::Answer { controller, relay, number, answer };
             agent.handle_answer(now, answer, &mut settled);
@@ -416,6 +466,71 @@ mod tests {
             sharing: Sharing::default(),
             branches: Vec::new(),
         }
+    }
+
+    /// So many members' ends.
+    fn removals(count: u32) -> Vec<ItemKey> {
+        (0..count).map(|of| ItemKey::Member(Comtree(16), Address(64 + of))).collect()
+    }
+
+    #[test]
+    fn what_waits_is_called_together_and_what_is_refused_of_it_is_called_again_alone() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        let keys = removals(130);
+        agent.want(comtree().key(), 200, Some(comtree()));
+        (1..).zip(&keys).for_each(|(version, key)| agent.want(*key, version, None));
+        agent.hear(now, 1);
+        let refused = Call::Remove(keys[70]);
+        let (calls, settled) = exchange(&mut agent, now, |call| *call == refused);
+        let together =
+            |keys: &[ItemKey]| Call::Together(keys.iter().map(|key| Call::Remove(*key)).collect());
+        let all = [together(&keys[..64]), together(&keys[64..128]), together(&keys[128..])];
+        assert_eq!(calls, [&[Call::List(None)], &all[..]].concat());
+        let of = |settled: &Settled| (settled.key, settled.version, settled.result.is_ok());
+        let done = (1..).zip(&keys).map(|(version, key)| (*key, version, version != 71));
+        assert_eq!(settled.iter().map(of).collect::<Vec<_>>(), done.collect::<Vec<_>>());
+        // The comtree has waited for all of them.
+        let (calls, settled) = exchange(&mut agent, now + AGAIN, |_| false);
+        assert_eq!(calls, [refused, Call::Set(comtree())]);
+        assert_eq!(settled.iter().map(|of| of.version).collect::<Vec<_>>(), [71, 200]);
+        assert!(agent.is_settled());
+    }
+
+    #[test]
+    fn together_is_no_more_than_a_message_holds() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        let most = Rate { bits: (1_u64 << 53) as f64, packets: (1_u64 << 53) as f64 };
+        let branch = |link| {
+            let (link, role) = (LinkId(u32::MAX - link), Role::StandbyParent);
+            Branch { link, site: u16::MAX, role, send: most, receive: most }
+        };
+        for (of, count) in (0..100).zip([0, 1, 3, 40, MOST_LINKS as u32].into_iter().cycle()) {
+            let mut item = comtree();
+            let Item::Comtree { id, branches, world, .. } = &mut item else { unreachable!() };
+            (*id, *branches) = (Comtree(u32::MAX - of), (0..count).map(branch).collect());
+            *world = Name::new(&"w".repeat(MAX_NAME)).unwrap();
+            agent.want(item.key(), 1, Some(item));
+        }
+        agent.hear(now, 1);
+        let (calls, settled) = exchange(&mut agent, now, |_| false);
+        assert!((20..60).contains(&calls.len()) && settled.len() == 100, "{}", calls.len());
+    }
+
+    #[test]
+    fn a_relay_of_an_earlier_release_is_told_one_change_at_a_time() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        removals(3).into_iter().for_each(|key| agent.want(key, 1, None));
+        agent.hear(now, 1);
+        let call = agent.poll_transmit(now).unwrap();
+        let Ok(Message::Call { number, .. }) = Message::decode(&call) else { panic!("a call") };
+        let answer = Answer::Items(Vec::new(), false);
+        let answer = Message::Answer { controller: 1, relay: 1, number, answer };
+        agent.handle_answer(now, answer, &mut Vec::new());
+        let (calls, _) = exchange(&mut agent, now, |_| false);
+        assert_eq!(calls, removals(3).into_iter().map(Call::Remove).collect::<Vec<_>>());
     }
 
     #[test]

@@ -7,18 +7,19 @@
 use crate::codec::Coded;
 use crate::model::{LinkId, MOST_LINKS};
 use crate::signal::{
-    Answer, Call, Callee, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS, MOST_SUCCEEDED,
-    Measure, Measured, Message, Role, Ticket,
+    Answer, Call, Callee, FRAME, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS, MOST_SUCCEEDED,
+    MOST_TOGETHER, Measure, Measured, Message, Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::vec::IntoIter;
 
 /// A relay says that it is there this often.
 const BEAT: Duration = Duration::from_millis(500);
-/// How many bytes of a message are left for what is not items.
-const FRAME: usize = 64;
+/// So much of a refusal is said where changes are called together: all of theirs fit a message.
+const MOST_OF_WHY: usize = (Message::MOST - FRAME) / MOST_TOGETHER - 4;
 
 /// What is to be applied to the data plane.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,12 +40,23 @@ impl Applying {
     }
 }
 
+/// The changes of a call, which are done one after the other.
+#[derive(Clone, Debug)]
+struct Changes {
+    ticket: Ticket,
+    left: IntoIter<Call>,
+    /// Of those that are over: why each was refused, or nothing if it was done.
+    over: Vec<Option<String>>,
+}
+
 /// The control plane of a relay, in one life.
 #[derive(Clone, Debug)]
 pub struct RelaySide {
     callee: Callee,
     /// What the data plane has.
     items: BTreeMap<ItemKey, Item>,
+    /// The call that is executed, if it is to change anything.
+    changes: Option<Changes>,
     applying: Option<Applying>,
     /// Whether the data plane has not answered yet. A new controller waits for that too, or it
     /// would list what is about to change.
@@ -66,6 +78,7 @@ impl RelaySide {
         RelaySide {
             callee: Callee::new(life),
             items: BTreeMap::new(),
+            changes: None,
             applying: None,
             is_busy: false,
             links: BTreeMap::new(),
@@ -94,8 +107,13 @@ impl RelaySide {
             self.measure = Some(measure);
             return;
         }
+        let controller = self.callee.controller();
         if let Some(answer) = self.callee.handle(message) {
             self.out.push_back(answer.encode());
+        }
+        if self.callee.controller() != controller {
+            // What is left of a call is not done for a controller that was replaced.
+            self.changes = None;
         }
         self.execute();
     }
@@ -183,7 +201,7 @@ impl RelaySide {
 
     /// What became of it. A refusal says why, and then nothing has changed.
     pub fn applied(&mut self, applying: Applying, result: Result<(), String>) {
-        let answer = match result {
+        let why = match result {
             Ok(()) => {
                 if let ItemKey::Comtree(comtree) = applying.key {
                     let next = applying.after.as_ref().and_then(next_parent);
@@ -200,12 +218,14 @@ impl RelaySide {
                         self.items.remove(&applying.key)
                     }
                 };
-                Answer::Done
+                None
             }
-            Err(why) => Answer::Refused(why),
+            Err(why) => Some(why),
         };
         self.is_busy = false;
-        self.answer(applying.ticket, answer);
+        if let Some(changes) = &mut self.changes {
+            changes.over.push(why);
+        }
         self.execute();
     }
 
@@ -218,30 +238,66 @@ impl RelaySide {
     /// Executes calls until one waits for the data plane.
     fn execute(&mut self) {
         while !self.is_busy {
+            if let Some(changes) = &mut self.changes {
+                match changes.left.next() {
+                    Some(change) => self.begin(change),
+                    None => self.end_changes(),
+                }
+                continue;
+            }
             let Some((ticket, call)) = self.callee.poll_call() else { return };
-            let (key, after) = match call {
+            let changes = match call {
                 Call::List(after) => {
                     let page = self.page(after);
                     self.answer(ticket, page);
                     continue;
                 }
-                Call::Set(item) => (item.key(), Some(item)),
-                Call::Remove(key) => (key, None),
+                Call::Together(changes) => changes,
+                change @ (Call::Set(_) | Call::Remove(_)) => vec![change],
             };
-            let before = self.items.get(&key).cloned();
-            // Who is gone may have a token that holds, also if this life of the relay has not seen him.
-            let is_dismissed = matches!((key, &after), (ItemKey::Member(..), None));
-            if before == after && !is_dismissed {
-                self.answer(ticket, Answer::Done);
-                continue;
-            }
-            self.applying = Some(Applying { ticket, before, after, key });
-            self.is_busy = true;
+            let over = Vec::with_capacity(changes.len());
+            self.changes = Some(Changes { ticket, left: changes.into_iter(), over });
         }
     }
 
+    /// Begins a change, if there is anything to do.
+    fn begin(&mut self, change: Call) {
+        let Some(changes) = &mut self.changes else { return };
+        let (key, after) = match change {
+            Call::Set(item) => (item.key(), Some(item)),
+            Call::Remove(key) => (key, None),
+            Call::List(_) | Call::Together(_) => {
+                return changes.over.push(Some("it is no change".to_owned()));
+            }
+        };
+        let before = self.items.get(&key).cloned();
+        // Who is gone may have a token that holds, also if this life of the relay has not seen him.
+        let is_dismissed = matches!((key, &after), (ItemKey::Member(..), None));
+        if before == after && !is_dismissed {
+            return changes.over.push(None);
+        }
+        self.applying = Some(Applying { ticket: changes.ticket, before, after, key });
+        self.is_busy = true;
+    }
+
+    /// Says what became of a call's changes.
+    fn end_changes(&mut self) {
+        let Some(Changes { ticket, mut over, .. }) = self.changes.take() else { return };
+        let answer = match over.as_mut_slice() {
+            all if all.iter().all(Option::is_none) => Answer::Done,
+            [Some(why)] => Answer::Refused(std::mem::take(why)),
+            all => {
+                for why in all.iter_mut().flatten() {
+                    why.truncate(why.floor_char_boundary(MOST_OF_WHY));
+                }
+                Answer::Together(over)
+            }
+        };
+        self.answer(ticket, answer);
+    }
+
     /// As many items behind this key as fit a message. There is always more, up to a page of nothing, by which the
-    /// controller knows that this relay takes a [`Sharing`](crate::Sharing).
+    /// controller knows that this relay takes a [`Sharing`](crate::Sharing), and changes together.
     fn page(&self, after: Option<ItemKey>) -> Answer {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut left = Message::MOST - FRAME;
@@ -261,4 +317,72 @@ impl RelaySide {
 pub(crate) fn next_parent(item: &Item) -> Option<LinkId> {
     let Item::Comtree { branches, .. } = item else { return None };
     branches.iter().find(|branch| branch.role == Role::NextParent).map(|branch| branch.link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_wire::Address;
+
+    fn key(of: u32) -> ItemKey {
+        ItemKey::Member(Comtree(16), Address(of))
+    }
+
+    /// A call of so many removals, by a controller in this life.
+    fn together(controller: u32, count: u32) -> Vec<u8> {
+        let call = Call::Together((0..count).map(|of| Call::Remove(key(of))).collect());
+        Message::Call { controller, relay: 1, number: 1, settled: 1, call }.encode()
+    }
+
+    fn answer(side: &mut RelaySide) -> Option<Answer> {
+        match Message::decode(&side.poll_transmit()?) {
+            Ok(Message::Answer { answer, .. }) => Some(answer),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn changes_that_are_called_together_are_done_in_turn_and_answered_once() {
+        let mut side = RelaySide::new(1);
+        let long = "ß".repeat(Message::MOST);
+        side.handle_message(&together(1, MOST_TOGETHER as u32));
+        for of in 0..MOST_TOGETHER as u32 {
+            assert_eq!(answer(&mut side), None);
+            let applying = side.poll_apply().unwrap();
+            assert_eq!(applying.key(), key(of));
+            side.applied(applying, if of == 3 { Ok(()) } else { Err(long.clone()) });
+        }
+        let Some(Answer::Together(whys)) = answer(&mut side) else { panic!("an answer") };
+        let is_part = |why: &String| why.len() > 100 && long.starts_with(why);
+        let refused: Vec<bool> = whys.iter().map(|why| why.as_ref().is_some_and(is_part)).collect();
+        assert_eq!(refused, (0..MOST_TOGETHER).map(|of| of != 3).collect::<Vec<_>>());
+        // The answer was saved.
+        side.handle_message(&together(1, MOST_TOGETHER as u32));
+        assert!(side.poll_apply().is_none());
+        assert_eq!(answer(&mut side), Some(Answer::Together(whys)));
+    }
+
+    #[test]
+    fn a_new_controller_ends_what_the_last_one_has_called_after_the_change_that_is_under_way() {
+        let mut side = RelaySide::new(1);
+        side.handle_message(&together(1, 3));
+        let first = side.poll_apply().unwrap();
+        let list = Call::List(None);
+        let list = Message::Call { controller: 2, relay: 1, number: 1, settled: 1, call: list };
+        side.handle_message(&list.encode());
+        assert_eq!((side.poll_apply(), answer(&mut side)), (None, None));
+        side.applied(first, Ok(()));
+        assert_eq!(side.poll_apply(), None);
+        assert_eq!(answer(&mut side), Some(Answer::Items(Vec::new(), true)));
+        assert_eq!(answer(&mut side), None);
+    }
+
+    #[test]
+    fn no_call_has_more_changes_than_that() {
+        let mut side = RelaySide::new(1);
+        side.handle_message(&together(1, MOST_TOGETHER as u32 + 1));
+        assert_eq!(side.poll_apply(), None);
+        side.handle_message(&together(1, 0));
+        assert_eq!(answer(&mut side), Some(Answer::Done));
+    }
 }

@@ -4,9 +4,9 @@ use super::spread::spread;
 use super::{AgentConfig, measure};
 use crate::net::Controlled;
 use crate::trust;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use canopy_api::Wrong;
-use canopy_channel::{Channel, ChannelError, Hello, Register, Registered};
+use canopy_channel::{Channel, ChannelError, Hello, Register, Registered, Sender};
 use canopy_control::signal::{LinkLoad, Measured};
 use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
@@ -175,13 +175,8 @@ impl Agent {
             self.review_detours().await;
             let now = self.now();
             self.side.set_detours(now, self.detours.comtrees());
-            self.side.handle_timeout(now);
-            while let Some(message) = self.side.poll_transmit() {
-                match timeout(DEADLINE, sender.send(&message)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => return error.into(),
-                    Err(_) => return anyhow!("it takes nothing more"),
-                }
+            if let Err(error) = self.speak(&mut sender).await {
+                return error;
             }
             let detours = self.detours.poll_timeout(self.now(), self.side.items());
             let until = detours.into_iter().fold(self.side.poll_timeout(), Time::min);
@@ -206,8 +201,22 @@ impl Agent {
                     tracing::warn!("refused {:?}: {why}", applying.key());
                 }
                 self.side.applied(applying, result);
+                // However much is changed by one call, it beats.
+                if self.side.poll_timeout() <= self.now()
+                    && let Err(error) = self.speak(&mut sender).await
+                {
+                    return error;
+                }
             }
         }
+    }
+
+    /// Tells the controller what there is to be told.
+    async fn speak(&mut self, sender: &mut Sender) -> anyhow::Result<()> {
+        self.side.handle_timeout(self.now());
+        let messages = std::iter::from_fn(|| self.side.poll_transmit());
+        timeout(DEADLINE, sender.send_all(messages)).await.context("it takes nothing more")??;
+        Ok(())
     }
 
     /// Applies a change to the data plane.

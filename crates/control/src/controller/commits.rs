@@ -279,7 +279,7 @@ impl Controller {
         }
         // Those who have nothing are not asked again for each message of the others.
         let mut told = |(relay, agent): (&RelayId, &mut Agent)| {
-            agent.poll_transmit(now).map(|message| (*relay, message.encode()))
+            agent.poll_transmit(now).map(|message| (*relay, message))
         };
         let next = self.agents.range_mut(self.last_told..).find_map(&mut told);
         let next = next.or_else(|| self.agents.range_mut(..self.last_told).find_map(told));

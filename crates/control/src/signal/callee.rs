@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn next(caller: &mut Caller, now: Time) -> Message {
-        caller.poll_transmit(now).unwrap()
+        Message::decode(&caller.poll_transmit(now).unwrap()).unwrap()
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Caller {
         Some((call, answer))
     }
 
-    /// A message that is due.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Message> {
+    /// A message that is due, in bytes.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         let (_, number) = self.due.first().copied().filter(|(due, _)| *due <= now)?;
         let settled = self.open.keys().next().copied().unwrap_or(self.next);
         let open = self.open.get_mut(&number)?;
@@ -104,13 +104,8 @@ impl Caller {
         open.wait = (open.wait * 2).clamp(self.retry.first, self.retry.most);
         open.due = now + open.wait;
         self.due.insert((open.due, number));
-        Some(Message::Call {
-            controller: self.controller,
-            relay: self.relay,
-            number,
-            settled,
-            call: open.call.clone(),
-        })
+        let lives = (self.controller, self.relay);
+        Some(Message::encode_call(lives, (number, settled), &open.call))
     }
 
     /// When the next message is due.

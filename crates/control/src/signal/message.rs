@@ -134,6 +134,16 @@ impl Item {
         }
     }
 
+    /// At most as many bytes as it is long.
+    pub(crate) fn most_bytes(&self) -> usize {
+        match self {
+            Item::Comtree { world, branches, .. } => {
+                FRAME + world.as_str().len() + branches.len() * MOST_OF_BRANCH
+            }
+            Item::Link { .. } | Item::Member { .. } => 2 * FRAME,
+        }
+    }
+
     /// What a relay of an earlier release takes of it.
     pub(crate) fn without_sharing(mut self) -> Item {
         if let Item::Comtree { sharing, .. } = &mut self {
@@ -142,6 +152,12 @@ impl Item {
         self
     }
 }
+
+/// How many bytes of a message are left for what is not items. No comtree is longer without its branches and its
+/// world's name.
+pub(crate) const FRAME: usize = 64;
+/// The longest branch: two numbers of up to 32 bits, a role, and four of up to 54 bits.
+const MOST_OF_BRANCH: usize = 48;
 
 /// A comtree with a sharing of its own is marked by this, as relays of an earlier release read none.
 const SHARED: u8 = 3;
@@ -155,18 +171,26 @@ pub enum Call {
     Remove(ItemKey),
     /// Say what there is, behind this key.
     List(Option<ItemKey>),
+    /// Several of [`Call::Set`] and [`Call::Remove`] in this order, at most [`MOST_TOGETHER`]. If one is refused, the
+    /// others are done all the same.
+    Together(Vec<Call>),
 }
+
+/// How many changes one call has at most.
+pub const MOST_TOGETHER: usize = 64;
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Done.
+    /// Done, all of it.
     Done,
     /// It was not done, and nothing has changed.
     Refused(String),
-    /// What there is, and whether there is more. Where nothing is, a relay that takes a [`Sharing`] says that there is
-    /// more: one of an earlier release never does, and a controller of an earlier release asks no further.
+    /// What there is, and whether there is more. Where nothing is, a relay that takes a [`Sharing`], and
+    /// [`Call::Together`], says that there is more: one of an earlier release never does, and a controller of an earlier release asks no further.
     Items(Vec<Item>, bool),
+    /// To [`Call::Together`], if not all is done: why each was refused, or nothing if it is done.
+    Together(Vec<Option<String>>),
 }
 
 /// How a relay finds one of its links.
@@ -251,6 +275,15 @@ impl Message {
         let mut out = Vec::with_capacity(MOSTLY);
         out.push(VERSION);
         self.put(&mut out);
+        out
+    }
+
+    /// The bytes of a call between these lives, which its caller keeps: with its number, and the one below which all
+    /// are settled.
+    pub(crate) fn encode_call(lives: (u32, u32), numbers: (u64, u64), call: &Call) -> Vec<u8> {
+        let mut out = Vec::with_capacity(MOSTLY);
+        out.push(VERSION);
+        put_call(&mut out, lives, numbers, call);
         out
     }
 
@@ -390,6 +423,17 @@ impl Coded for Item {
     }
 }
 
+impl Call {
+    /// The change of this tag: what can be called together with others.
+    fn change(tag: [u8; 1], from: &mut Reader<'_>) -> Result<Call, CodecError> {
+        match tag {
+            [0] => Ok(Call::Set(Coded::take(from)?)),
+            [1] => Ok(Call::Remove(Coded::take(from)?)),
+            _ => Err(CodecError::Value("call")),
+        }
+    }
+}
+
 impl Coded for Call {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
@@ -405,16 +449,26 @@ impl Coded for Call {
                 out.push(2);
                 after.put(out);
             }
+            Call::Together(calls) => {
+                out.push(3);
+                calls.put(out);
+            }
         }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Call, CodecError> {
-        Ok(match from.array("call")? {
-            [0] => Call::Set(Coded::take(from)?),
-            [1] => Call::Remove(Coded::take(from)?),
-            [2] => Call::List(Coded::take(from)?),
-            _ => return Err(CodecError::Value("call")),
-        })
+        match from.array("call")? {
+            [2] => Ok(Call::List(Coded::take(from)?)),
+            [3] => {
+                let count = usize::from(u8::take(from)?);
+                if count > MOST_TOGETHER {
+                    return Err(CodecError::Value("calls"));
+                }
+                let change = |_| from.array("call").and_then(|tag| Call::change(tag, from));
+                (0..count).map(change).collect::<Result<_, _>>().map(Call::Together)
+            }
+            tag => Call::change(tag, from),
+        }
     }
 }
 
@@ -431,6 +485,10 @@ impl Coded for Answer {
                 items.put(out);
                 more.put(out);
             }
+            Answer::Together(whys) => {
+                out.push(3);
+                whys.put(out);
+            }
         }
     }
 
@@ -439,21 +497,31 @@ impl Coded for Answer {
             [0] => Answer::Done,
             [1] => Answer::Refused(Coded::take(from)?),
             [2] => Answer::Items(Coded::take(from)?, Coded::take(from)?),
+            [3] => Answer::Together(Coded::take(from)?),
             _ => return Err(CodecError::Value("answer")),
         })
     }
+}
+
+fn put_call(
+    out: &mut Vec<u8>,
+    (controller, relay): (u32, u32),
+    (number, settled): (u64, u64),
+    call: &Call,
+) {
+    out.push(0);
+    controller.put(out);
+    relay.put(out);
+    number.put(out);
+    settled.put(out);
+    call.put(out);
 }
 
 impl Coded for Message {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Message::Call { controller, relay, number, settled, call } => {
-                out.push(0);
-                controller.put(out);
-                relay.put(out);
-                number.put(out);
-                settled.put(out);
-                call.put(out);
+                put_call(out, (*controller, *relay), (*number, *settled), call);
             }
             Message::Answer { controller, relay, number, answer } => {
                 out.push(1);

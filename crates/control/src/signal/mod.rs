@@ -16,8 +16,10 @@ pub use callee::{Callee, Ticket};
 pub use caller::{Caller, Retry};
 pub use loads::LinkLoad;
 pub use measure::{MOST_MEASURED, Measure, Measured, Other, Reading};
+pub(crate) use message::FRAME;
 pub use message::{
-    Answer, Branch, Call, Item, ItemKey, LinkReport, MOST_DETOURS, MOST_SUCCEEDED, Message, Role,
+    Answer, Branch, Call, Item, ItemKey, LinkReport, MOST_DETOURS, MOST_SUCCEEDED, MOST_TOGETHER,
+    Message, Role,
 };
 
 /// How many calls may be on their way to a relay.

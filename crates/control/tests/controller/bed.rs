@@ -137,7 +137,7 @@ impl Bed {
         while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
             let to = usize::from(to.0) - 1;
             if self.earlier.contains(&to) {
-                assert!(!names_sharing(&bytes), "an earlier release cannot read that");
+                assert!(!is_recent(&bytes), "an earlier release cannot read that");
             }
             if to < self.connected {
                 self.relays[to].1.handle_message(&bytes);
@@ -223,12 +223,15 @@ impl Bed {
     }
 }
 
-/// Whether a message tells of a sharing.
-fn names_sharing(bytes: &[u8]) -> bool {
-    let Ok(Message::Call { call: Call::Set(item), .. }) = Message::decode(bytes) else {
-        return false;
-    };
-    matches!(item, Item::Comtree { sharing, .. } if sharing != Sharing::default())
+/// Whether a message tells of a sharing, or of several changes.
+fn is_recent(bytes: &[u8]) -> bool {
+    match Message::decode(bytes) {
+        Ok(Message::Call { call: Call::Set(Item::Comtree { sharing, .. }), .. }) => {
+            sharing != Sharing::default()
+        }
+        Ok(Message::Call { call, .. }) => matches!(call, Call::Together(_)),
+        _ => false,
+    }
 }
 
 /// What an earlier release says in place of this: its last page of items is not an empty one.

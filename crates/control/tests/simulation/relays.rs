@@ -17,7 +17,7 @@ pub(crate) struct SimRelay {
     /// What the data plane is about to apply.
     pub(crate) applying: Option<(Time, Applying)>,
     /// What it has executed in this life.
-    executed: BTreeSet<Ticket>,
+    executed: BTreeSet<(Ticket, ItemKey)>,
     pub(crate) is_cut_off: bool,
     /// Whether it was given up at some time: then nobody waits for it, and it may be there all the same.
     pub(crate) was_lost: bool,
@@ -94,7 +94,8 @@ impl SimRelay {
     pub(crate) fn apply(&mut self, refuse: bool) -> Option<Applying> {
         let (_, applying) = self.applying.take()?;
         let side = self.side.as_mut()?;
-        assert!(self.executed.insert(applying.ticket), "a call is executed once");
+        let change = (applying.ticket, applying.key());
+        assert!(self.executed.insert(change), "what a call changes is changed once");
         let result = check(side, &applying, refuse, self.has_threads);
         self.refused_peers += u32::from(result == Err(ONE_THREAD.to_owned()));
         let is_done = result.is_ok();
