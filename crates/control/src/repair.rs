@@ -37,6 +37,8 @@ pub struct NewRelay {
     pub uplink: Limits,
     /// How many members it has room for.
     pub places: u32,
+    /// How many comtrees it can carry.
+    pub comtrees: u32,
 }
 
 /// Which way a tree is looked for.
@@ -63,13 +65,13 @@ impl State {
     /// Takes a relay that registers. One that is known by its name and key gets the number that it
     /// had, and what it says of itself now counts.
     pub(crate) fn register(&mut self, op: &mut Op, new: NewRelay) -> Result<RelayId, Refusal> {
-        let NewRelay { name, key, native, uplink, places } = new;
+        let NewRelay { name, key, native, uplink, places, comtrees } = new;
         let uplink = uplink.whole();
         if let Some(known) = self.relay_names.get(&name).and_then(|id| self.relays.get(id)) {
             if known.key != key {
                 return Err(Refusal::OtherKey(name));
             }
-            let relay = Relay { native, uplink, places, ..known.clone() };
+            let relay = Relay { native, uplink, places, comtrees, ..known.clone() };
             let id = relay.id;
             self.save_relay(op, relay);
             self.tell_ends(op, id);
@@ -83,11 +85,9 @@ impl State {
         }
         self.counters.relay += 1;
         self.save_counters(op);
-        let state = RelayState::Joining;
-        self.save_relay(
-            op,
-            Relay { id, name, key, native, uplink, places, state, removing: false },
-        );
+        let (state, removing) = (RelayState::Joining, false);
+        let relay = Relay { id, name, key, native, uplink, places, comtrees, state, removing };
+        self.save_relay(op, relay);
         op.tell(Event::RelayRegistered(id));
         self.join_unmeasured(op, id);
         Ok(id)
@@ -332,8 +332,8 @@ impl State {
         shape.flows().iter().map(cost).sum()
     }
 
-    /// A tree for a comtree over what can be used, and what it costs; or why there is none. One that is
-    /// planned goes round relays that drain and have no members.
+    /// A tree for a comtree over what can be used, and what it costs; or why there is none. It goes round relays that
+    /// can carry no other comtree. One that is planned goes round relays that drain and have no members.
     pub(crate) fn choose_tree(
         &self,
         comtree: Comtree,
@@ -350,7 +350,11 @@ impl State {
         let is_avoided = |relay: &Relay| {
             planned.is_some() && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
         };
-        let is_taken = |relay: &&Relay| self.is_running(relay.id) && !is_avoided(relay);
+        let is_full = |relay: RelayId| {
+            !running.shapes().any(|of| of.has(relay)) && !self.has_room_for_comtree(relay)
+        };
+        let is_taken =
+            |relay: &&Relay| self.is_running(relay.id) && !is_avoided(relay) && !is_full(relay.id);
         let relays: Vec<&Relay> = self.relays.values().filter(|relay| is_taken(relay)).collect();
         let nodes: BTreeMap<RelayId, usize> =
             relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
@@ -377,8 +381,10 @@ impl State {
         let root = match ask.root {
             None => Root::Best,
             Some(root) => {
-                let lost = || {
-                    format!("{} drains or cannot be used, so it is no root", self.relay_name(root))
+                let name = self.relay_name(root);
+                let lost = || match self.is_running(root) && is_full(root) {
+                    true => format!("{name} has no room for another comtree, so it is no root"),
+                    false => format!("{name} drains or cannot be used, so it is no root"),
                 };
                 Root::Node(*nodes.get(&root).ok_or_else(lost)?)
             }

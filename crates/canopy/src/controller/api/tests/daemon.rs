@@ -37,6 +37,7 @@ impl Daemon {
                     native: ([127, 0, 0, 1], 4040 + u16::from(number)).into(),
                     uplink: Limits { send: gigabit, receive: gigabit },
                     places: 100,
+                    comtrees: 1024,
                 };
                 controller.register(now, new).unwrap()
             })
