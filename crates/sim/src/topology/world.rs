@@ -183,8 +183,12 @@ pub(crate) struct World<'a> {
 pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<TopologyReport, String> {
     // Between many relays there are more ways than can be looked at.
     let most = if config.degree > 0 { 300 } else { 4_000 };
-    if network.nodes().len() > most {
-        return Err(format!("{}: at most {most} nodes can be simulated so", config.file));
+    let nodes = network.nodes().len();
+    if nodes > most {
+        return Err(format!(
+            "{}: at most {most} nodes can be simulated so, and it has {nodes}",
+            config.file
+        ));
     }
     let mut ignore = |_, _, _, _: &[u8]| ();
     let mut world = World::new(network, config, Trace::new(&mut ignore))?;
