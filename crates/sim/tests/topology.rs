@@ -245,6 +245,21 @@ fn a_leaked_reservation_is_seen() {
 }
 
 #[test]
+fn relays_that_hold_more_than_there_is_are_seen() {
+    let told = found(TopologySabotage::WantMore).verdict().unwrap_err();
+    assert!(told.contains(" holds Held {"), "{told}");
+}
+
+#[test]
+fn participants_who_stay_at_a_dead_relay_are_seen() {
+    // A seed that kills a relay with participants.
+    let of = |sabotage| run(8, 25, |config| config.sabotage = sabotage);
+    let told = of(Some(TopologySabotage::StayLost)).verdict().unwrap_err();
+    assert!(told.contains("of a dead relay is not in"), "{told}");
+    assert_eq!(of(None).verdict(), Ok(()));
+}
+
+#[test]
 fn standby_parents_that_are_not_used_are_seen() {
     // While a comtree moves, no relay has a standby parent.
     let with = |seed, sabotage| {
