@@ -36,6 +36,7 @@ impl Bed {
                 native: ([127, 0, 0, 1], 1).into(),
                 uplink: Limits { send: UPLINK, receive: UPLINK },
                 places: 4,
+                comtrees: 1024,
             };
             let relay = bed.controller.register(Time::ZERO, new).expect("two relays");
             bed.run(relay);

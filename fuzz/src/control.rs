@@ -81,6 +81,7 @@ fn to_controller(messages: &[&[u8]]) {
             native: ([127, 0, 0, 1], u16::from(number)).into(),
             uplink: canopy_plan::Limits::bits(1e7, 1e7),
             places: 10,
+            comtrees: 1024,
         };
         controller.register(Time::ZERO, new).expect("there is room")
     };

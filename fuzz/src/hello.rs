@@ -144,14 +144,15 @@ fn take_relay(
     caller: u8,
     register: Register,
 ) -> Result<canopy_control::RelayId, Problem> {
-    let Register { name, native, uplink: of, places, .. } = register;
+    let Register { name, native, uplink: of, places, comtrees, .. } = register;
     let rate = |bits, packets| Rate { bits: bits as f64, packets: packets as f64 };
     let uplink = Limits {
         send: rate(of.up_bits, of.up_packets),
         receive: rate(of.down_bits, of.down_packets),
     };
     let name = Name::new(&name).map_err(Refusal::from)?;
-    Ok(controller.register(now, NewRelay { name, key: [caller; 32], native, uplink, places })?)
+    let key = [caller; 32];
+    Ok(controller.register(now, NewRelay { name, key, native, uplink, places, comtrees })?)
 }
 
 fn admit(
@@ -213,6 +214,7 @@ pub fn hello_seeds() -> Vec<(&'static str, Vec<u8>)> {
         "life": 1, "uplink": {"up_bits": 1000000, "up_packets": 1000, "down_bits": 1000000, "down_packets": 1000}}"#;
     let of_another = register.replace("\"c\"", "\"a\"");
     let without_room = register.replace("1000000", "0").replace("9,", "0,");
+    let without_comtrees = register.replace("\"places\"", "\"comtrees\": 0, \"places\"");
     vec![
         (
             "join-renew-leave",
@@ -252,6 +254,10 @@ pub fn hello_seeds() -> Vec<(&'static str, Vec<u8>)> {
             ]),
         ),
         ("register", input_of(&[(2, register), (3, &of_another), (3, &without_room), (2, at_a)])),
+        (
+            "without-comtrees",
+            input_of(&[(2, &without_comtrees), (2, &at_a.replace("\"a\"", "\"c\""))]),
+        ),
         (
             "refused",
             input_of(&[

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -149,34 +149,55 @@ impl<'a> Job<'a> {
 
     /// Runs a command and hands back its standard output, which is shown only if it fails.
     pub(crate) fn read(&mut self, command: Command) -> Result<String> {
-        let mut text = String::new();
-        let done = self.stream(command, |line| {
-            text.extend([line, "\n"]);
-            false
-        });
-        if done.is_err() {
-            show(&mut self.kept, Pipe::Out, text.trim_end());
-        }
-        done.map(|()| text)
+        let name = spelled(&command);
+        self.read_unless_refused(command)?.with_context(|| format!("`{name}` ended with 2"))
     }
 
-    /// Runs a command; logs what it says, and shows its errors and the output that `is_shown` picks.
-    fn stream(&mut self, command: Command, mut is_shown: impl FnMut(&str) -> bool) -> Result<()> {
+    /// The same; nothing if the command refuses what it is told, with the exit status 2.
+    pub(crate) fn read_unless_refused(&mut self, command: Command) -> Result<Option<String>> {
+        let mut text = String::new();
+        let name = spelled(&command);
+        let status = self.stream_to_end(command, |line| {
+            text.extend([line, "\n"]);
+            false
+        })?;
+        if status.code() == Some(2) {
+            return Ok(None);
+        }
+        if !status.success() {
+            show(&mut self.kept, Pipe::Out, text.trim_end());
+        }
+        ensure!(status.success(), "`{name}` ended with {status}");
+        Ok(Some(text))
+    }
+
+    /// Runs a command; logs what it says, and shows its errors and the output that `is_shown` picks. Anything but success
+    /// is an error.
+    fn stream(&mut self, command: Command, is_shown: impl FnMut(&str) -> bool) -> Result<()> {
+        let name = spelled(&command);
+        let status = self.stream_to_end(command, is_shown)?;
+        ensure!(status.success(), "`{name}` ended with {status}");
+        Ok(())
+    }
+
+    /// The same, however it ends.
+    fn stream_to_end(
+        &mut self,
+        command: Command,
+        mut is_shown: impl FnMut(&str) -> bool,
+    ) -> Result<ExitStatus> {
         let mut command = if self.kept.is_some() { nice(&command) } else { command };
         if command.get_current_dir().is_none() {
             command.current_dir(&self.workspace.root);
         }
-        let name = spelled(&command);
         let deadline = self.deadline;
         let is_late = || Instant::now() > deadline;
-        let status = stream(command, is_late, |pipe, line| {
+        stream(command, is_late, |pipe, line| {
             let _ = writeln!(self.log, "{line}");
             if pipe == Pipe::Err || is_shown(line) {
                 show(&mut self.kept, pipe, line);
             }
-        })?;
-        ensure!(status.success(), "`{name}` ended with {status}");
-        Ok(())
+        })
     }
 
     /// Shows and logs a line of our own.

@@ -73,6 +73,16 @@ pub(crate) fn check_worlds(
     Ok(())
 }
 
+/// Simulates one world, if it is not refused; hands back the report.
+pub(crate) fn report(job: &mut Job<'_>, world: &World) -> Result<Option<Map<String, Value>>> {
+    let mut command = Command::new(job.canopy());
+    command.args(world.args()).arg("--json");
+    let text = job
+        .read_unless_refused(command)
+        .with_context(|| format!("{world} failed; replay: {}", replay(world)))?;
+    text.map(|text| rows(&text)).transpose().map(|rows| rows?.pop())
+}
+
 /// Simulates one world; hands back the hash of its trace.
 pub(crate) fn trace_hash(job: &mut Job<'_>, world: &World) -> Result<String> {
     let mut command = Command::new(job.canopy());

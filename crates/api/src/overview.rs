@@ -26,7 +26,7 @@ pub struct AccountView {
     /// The number of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<u32>,
-    /// How much can be reserved: places, or bits and packets a second.
+    /// How much can be reserved: places, comtrees, or bits and packets a second.
     pub most: Amount,
     /// How much is reserved.
     pub reserved: Amount,
@@ -49,6 +49,11 @@ pub enum Amount {
     Places {
         /// How many.
         places: u64,
+    },
+    /// Comtrees.
+    Comtrees {
+        /// How many.
+        comtrees: u64,
     },
 }
 
@@ -105,10 +110,12 @@ pub fn accounts(controller: &Controller) -> Accounts {
             Account::Out(relay) => ("out", relay, None),
             Account::In(relay) => ("in", relay, None),
             Account::Places(relay) => ("places", relay, None),
+            Account::Comtrees(relay) => ("comtrees", relay, None),
         };
         let to = link.and_then(|link| controller.link(link)).map(|link| link.other(relay));
         let amount = |rate: Rate| match account {
             Account::Places(_) => Amount::Places { places: rate.bits as u64 },
+            Account::Comtrees(_) => Amount::Comtrees { comtrees: rate.bits as u64 },
             _ => Amount::Rate { bits: rate.bits as u64, packets: rate.packets as u64 },
         };
         AccountView {

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 /// links, participants who move between them, links that are cut. With --topology it is a controller
 /// with a relay at each node of a network: participants join by the controller, and links, relays, the
 /// controller and its channels fail. A reference model says what had to be delivered. The same seed gives the same
-/// run, to the bit: compare trace_hash. The exit status is 1 if anything was wrong.
+/// run, to the bit: compare trace_hash. The exit status is 1 if anything was wrong, and 2 if a network cannot be
+/// simulated so.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SimCommand {

@@ -55,8 +55,25 @@ pub struct Register {
     pub uplink: Budget,
     /// How many members it has room for.
     pub places: u32,
+    /// How many comtrees it can carry; [`Register::COMTREES`] is not said, so that controllers of earlier releases read
+    /// the rest.
+    #[serde(default = "usual_comtrees", skip_serializing_if = "are_usual")]
+    pub comtrees: u32,
     /// The number of its life, which grows with each start.
     pub life: u32,
+}
+
+impl Register {
+    /// How many comtrees a relay can carry that does not say it, as those of earlier releases do not.
+    pub const COMTREES: u32 = 1024;
+}
+
+fn usual_comtrees() -> u32 {
+    Register::COMTREES
+}
+
+fn are_usual(comtrees: &u32) -> bool {
+    *comtrees == Register::COMTREES
 }
 
 /// What a relay is told that has registered.

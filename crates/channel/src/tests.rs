@@ -263,6 +263,7 @@ fn what_is_asked_is_answered_or_refused() {
             native: ([127, 0, 0, 1], 4040).into(),
             uplink: Budget { up_bits: 1, up_packets: 2, down_bits: 3, down_packets: 4 },
             places: 5,
+            comtrees: 8,
             life: 6,
         });
         let registered = Registered { relay: 7, issuers: "key".to_owned() };

@@ -21,7 +21,7 @@ const ADDRESSES: u32 =
     (*PORTABLE_SITES.end() - *PORTABLE_SITES.start() + 1) as u32 * ADDRESSES_OF_SITE;
 
 /// A renewal that a controller has missed comes so much later at most: it is tried again after two seconds or so.
-const RENEWED_LATE: Duration = Duration::from_secs(10);
+const RENEWED_LATE: Duration = Duration::from_secs(8);
 
 /// The portable addresses in the order in which a world gives them: all of one site, then the next one's.
 fn portable_address(number: u32) -> Address {

@@ -96,6 +96,11 @@ fn comtree_needs(
         most.packets = most.packets.max(rate.packets);
     };
     let trees = controller.trees_on_the_way(comtree);
+    let carrying: BTreeSet<RelayId> =
+        trees.iter().flat_map(|tree| &tree.hops).map(|hop| hop.relay).collect();
+    for relay in carrying {
+        add(needed, Account::Comtrees(relay), Rate::bits(1.0));
+    }
     for pair in trees.windows(2) {
         for (of, rate) in peering_needs(controller, world, pair)? {
             need(of, rate);

@@ -1,7 +1,7 @@
 //! What is reserved of every link and relay, and what is free.
 //!
-//! A reservation is a [`Flow`]: from a relay over a link to its neighbour, or between a relay and
-//! one of its members. Flows are booked together or not at all, so no account is ever overdrawn.
+//! A reservation is a [`Flow`]: from a relay over a link to its neighbour, between a relay and
+//! one of its members, or room for a member or a comtree. Flows are booked together or not at all, so no account is ever overdrawn.
 
 use crate::model::{Link, LinkId, Relay, RelayId};
 use canopy_plan::Rate;
@@ -19,6 +19,8 @@ pub enum Account {
     In(RelayId),
     /// A relay's places for members; one is a bit.
     Places(RelayId),
+    /// A relay's room for comtrees; one is a bit.
+    Comtrees(RelayId),
 }
 
 /// A change of what is reserved.
@@ -32,6 +34,8 @@ pub(crate) enum Flow {
     Down(RelayId, Rate),
     /// How many members a relay gains; negative if it loses them.
     Members(RelayId, f64),
+    /// How many comtrees a relay gains; negative if it loses them.
+    Comtrees(RelayId, f64),
 }
 
 impl Flow {
@@ -43,6 +47,7 @@ impl Flow {
             Flow::Up(relay, rate) => Flow::Up(relay, minus(rate)),
             Flow::Down(relay, rate) => Flow::Down(relay, minus(rate)),
             Flow::Members(relay, count) => Flow::Members(relay, -count),
+            Flow::Comtrees(relay, count) => Flow::Comtrees(relay, -count),
         }
     }
 }
@@ -69,6 +74,10 @@ impl fmt::Display for Lack {
             Account::In(RelayId(relay)) => write!(f, "relay {relay}'s uplink, receiving")?,
             Account::Places(RelayId(relay)) => {
                 return write!(f, "relay {relay}: {} places are free", free.bits.max(0.0));
+            }
+            Account::Comtrees(RelayId(relay)) => {
+                let free = free.bits.max(0.0);
+                return write!(f, "relay {relay}: room for {free} comtrees is free");
             }
         }
         write!(
@@ -119,8 +128,9 @@ impl Ledger {
 
     /// Closes a relay's accounts. Nothing is reserved there any more.
     pub(crate) fn close_relay(&mut self, relay: RelayId) {
-        for account in [Account::Out(relay), Account::In(relay), Account::Places(relay)] {
-            self.accounts.remove(&account);
+        let own = [Account::Out, Account::In, Account::Places, Account::Comtrees];
+        for account in own {
+            self.accounts.remove(&account(relay));
         }
     }
 
@@ -128,8 +138,9 @@ impl Ledger {
     pub(crate) fn open_relay(&mut self, relay: &Relay) {
         self.open(Account::Out(relay.id), relay.uplink.send, self.share);
         self.open(Account::In(relay.id), relay.uplink.receive, self.share);
-        let places = Rate { bits: f64::from(relay.places), packets: f64::INFINITY };
-        self.open(Account::Places(relay.id), places, 1.0);
+        let whole = |number: u32| Rate { bits: f64::from(number), packets: f64::INFINITY };
+        self.open(Account::Places(relay.id), whole(relay.places), 1.0);
+        self.open(Account::Comtrees(relay.id), whole(relay.comtrees), 1.0);
     }
 
     fn open(&mut self, account: Account, rate: Rate, share: f64) {
@@ -188,6 +199,9 @@ impl Ledger {
                 Flow::Down(relay, rate) => self.change(Account::Out(relay), rate),
                 Flow::Members(relay, count) => {
                     self.change(Account::Places(relay), Rate::bits(count))
+                }
+                Flow::Comtrees(relay, count) => {
+                    self.change(Account::Comtrees(relay), Rate::bits(count))
                 }
             }
         }

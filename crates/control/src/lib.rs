@@ -60,9 +60,9 @@ pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
 pub use measuring::Ignored;
 pub use model::{
-    Channel, ComtreeRecord, Core, Counters, Downlink, Entry, Key, Link, LinkId, MOST_LINKS, Member,
-    MemberState, Mode, Origin, Owner, PeerLink, Relay, RelayId, RelayState, RemovedRelay, Sharing,
-    TreeAsk, TreeHop, World, WorldId,
+    COMTREES_OF_RELAY, Channel, ComtreeRecord, Core, Counters, Downlink, Entry, Key, Link, LinkId,
+    MOST_LINKS, Member, MemberState, Mode, Origin, Owner, PeerLink, Relay, RelayId, RelayState,
+    RemovedRelay, Sharing, TreeAsk, TreeHop, World, WorldId,
 };
 pub use name::{MAX_NAME, Name, NameError};
 pub use op::Event;

@@ -126,7 +126,8 @@ fn left_out(
         Account::Link(link, _) => {
             shape.mesh().iter().any(|peers| peers.link == link && peers.ends.contains(&relay))
         }
-        Account::Out(of) | Account::In(of) | Account::Places(of) => of == relay,
+        Account::Out(of) | Account::In(of) => of == relay,
+        Account::Places(_) | Account::Comtrees(_) => false,
     };
     let may_go = |relay: &RelayId| match spare {
         Spare::Nobody => false,
@@ -136,7 +137,8 @@ fn left_out(
     // The last of those who come new, first one that lacks something.
     let worth = |relay: &RelayId| (!before.contains(relay), lacks(*relay), *relay);
     let core = shape.core();
-    if core.len() < 2 {
+    // Whoever has no room for the comtree lacks that outside the core, too.
+    if core.len() < 2 || matches!(lack.account, Account::Comtrees(_)) {
         return None;
     }
     core.into_iter().filter(|relay| Some(*relay) != root).filter(may_go).max_by_key(worth)

@@ -64,6 +64,8 @@ pub struct Relay {
     pub uplink: Limits,
     /// How many members it has room for.
     pub places: u32,
+    /// How many comtrees it can carry.
+    pub comtrees: u32,
     /// What it is about.
     pub state: RelayState,
     /// Whether it is being removed: it drains, and goes once nothing of it is needed.
@@ -81,6 +83,9 @@ pub struct RemovedRelay {
     /// Its public key.
     pub key: Key,
 }
+
+/// How many comtrees a relay can carry that says nothing else.
+pub const COMTREES_OF_RELAY: u32 = 1024;
 
 /// The most links of a relay.
 pub const MOST_LINKS: usize = 128;
@@ -333,7 +338,7 @@ coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
 
 impl Coded for Relay {
     fn put(&self, out: &mut Vec<u8>) {
-        let Relay { id, name, key, native, uplink, places, state, removing } = self;
+        let Relay { id, name, key, native, uplink, places, comtrees, state, removing } = self;
         id.put(out);
         name.put(out);
         key.put(out);
@@ -341,24 +346,25 @@ impl Coded for Relay {
         uplink.put(out);
         places.put(out);
         state.put(out);
-        // An earlier release reads nothing behind that.
-        if *removing {
+        // Earlier releases read nothing behind that, or behind the next one.
+        let is_usual = *comtrees == COMTREES_OF_RELAY;
+        if *removing || !is_usual {
             removing.put(out);
+        }
+        if !is_usual {
+            comtrees.put(out);
         }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Relay, CodecError> {
-        Ok(Relay {
-            id: Coded::take(from)?,
-            name: Coded::take(from)?,
-            key: Coded::take(from)?,
-            native: Coded::take(from)?,
-            uplink: Coded::take(from)?,
-            places: Coded::take(from)?,
-            state: Coded::take(from)?,
-            // Records that an earlier release has written end here: relays were removed at once.
-            removing: if from.is_at_end() { false } else { Coded::take(from)? },
-        })
+        let (id, name, key) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
+        let (native, uplink) = (Coded::take(from)?, Coded::take(from)?);
+        let (places, state) = (Coded::take(from)?, Coded::take(from)?);
+        // Records that an earlier release has written end here: relays were removed at once.
+        let removing = if from.is_at_end() { false } else { Coded::take(from)? };
+        // Or here: relays did not say how many comtrees they carry.
+        let comtrees = if from.is_at_end() { COMTREES_OF_RELAY } else { Coded::take(from)? };
+        Ok(Relay { id, name, key, native, uplink, places, comtrees, state, removing })
     }
 }
 
@@ -532,6 +538,29 @@ impl Coded for Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_relays_record_of_an_earlier_release_says_nothing_of_comtrees_and_is_read() {
+        let relay = Relay {
+            id: RelayId(3),
+            name: Name::new("r").unwrap(),
+            key: [7; 32],
+            native: ([127, 0, 0, 1], 4040).into(),
+            uplink: Limits::bits(7.0, 8.0),
+            places: 9,
+            comtrees: COMTREES_OF_RELAY,
+            state: RelayState::Draining,
+            removing: false,
+        };
+        let bytes = relay.to_bytes();
+        assert_eq!(bytes.last(), Some(&2), "it ends with what the relay is about, as it did");
+        let going = Relay { removing: true, ..relay.clone() };
+        assert_eq!(going.to_bytes(), [&bytes[..], &[1]].concat());
+        let small = Relay { comtrees: 8, ..relay.clone() };
+        for of in [relay, going, small] {
+            assert_eq!(Relay::of_bytes(&of.to_bytes()), Ok(of));
+        }
+    }
 
     #[test]
     fn a_worlds_record_of_an_earlier_release_says_nothing_of_sharing_and_is_read() {

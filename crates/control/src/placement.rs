@@ -144,19 +144,32 @@ impl State {
                 Ok(()) => return Ok(()),
                 Err(lack) => {
                     // A link of the way may be avoided, what is short elsewhere may not.
-                    let link = match lack.account {
-                        Account::Link(link, _) => Some(link),
-                        _ => None,
+                    let own = |link: LinkId| {
+                        path.iter().any(|hop| hop.above.is_some_and(|(_, of)| of == link))
                     };
-                    let own = path.iter().filter_map(|hop| Some(hop.above?.1));
-                    let avoidable = link.filter(|link| own.clone().any(|of| of == *link));
+                    let avoided = match lack.account {
+                        Account::Link(link, _) if own(link) => BTreeSet::from([link]),
+                        Account::Comtrees(at) if at != relay => self.links_of_full(&tree, relay),
+                        _ => BTreeSet::new(),
+                    };
                     lacked = NoPlace::Lack(lack);
-                    let Some(link) = avoidable else { return Err(lacked) };
-                    excluded.insert(link);
+                    if avoided.is_subset(&excluded) {
+                        return Err(lacked);
+                    }
+                    excluded.extend(avoided);
                 }
             }
         }
         Err(lacked)
+    }
+
+    /// The links of relays that can carry no other comtree, without those of a tree and of this relay.
+    fn links_of_full(&self, tree: &[TreeHop], relay: RelayId) -> BTreeSet<LinkId> {
+        let on_tree: BTreeSet<RelayId> = tree.iter().map(|hop| hop.relay).collect();
+        let is_full =
+            |of: &RelayId| *of != relay && !on_tree.contains(of) && !self.has_room_for_comtree(*of);
+        let of_full = self.links.values().filter(|link| link.ends.iter().any(is_full));
+        of_full.map(|link| link.id).collect()
     }
 
     pub(crate) fn hops_of(&self, comtree: Comtree) -> Vec<TreeHop> {

@@ -37,6 +37,8 @@ pub struct NewRelay {
     pub uplink: Limits,
     /// How many members it has room for.
     pub places: u32,
+    /// How many comtrees it can carry.
+    pub comtrees: u32,
 }
 
 /// Which way a tree is looked for.
@@ -73,13 +75,13 @@ impl State {
     /// Takes a relay that registers. One that is known by its name and key gets the number that it
     /// had, and what it says of itself now counts.
     pub(crate) fn register(&mut self, op: &mut Op, new: NewRelay) -> Result<RelayId, Refusal> {
-        let NewRelay { name, key, native, uplink, places } = new;
+        let NewRelay { name, key, native, uplink, places, comtrees } = new;
         let uplink = uplink.whole();
         if let Some(known) = self.relay_names.get(&name).and_then(|id| self.relays.get(id)) {
             if known.key != key {
                 return Err(Refusal::OtherKey(name));
             }
-            let relay = Relay { native, uplink, places, ..known.clone() };
+            let relay = Relay { native, uplink, places, comtrees, ..known.clone() };
             let id = relay.id;
             self.save_relay(op, relay);
             self.tell_ends(op, id);
@@ -93,11 +95,9 @@ impl State {
         }
         self.counters.relay += 1;
         self.save_counters(op);
-        let state = RelayState::Joining;
-        self.save_relay(
-            op,
-            Relay { id, name, key, native, uplink, places, state, removing: false },
-        );
+        let (state, removing) = (RelayState::Joining, false);
+        let relay = Relay { id, name, key, native, uplink, places, comtrees, state, removing };
+        self.save_relay(op, relay);
         op.tell(Event::RelayRegistered(id));
         self.join_unmeasured(op, id);
         Ok(id)
@@ -337,8 +337,8 @@ impl State {
         shape.flows().iter().map(cost).sum()
     }
 
-    /// A tree for a comtree over what can be used, and what it costs; or why there is none. One that is
-    /// planned goes round relays that drain and have no members.
+    /// A tree for a comtree over what can be used, and what it costs; or why there is none. It goes round relays that
+    /// can carry no other comtree. One that is planned goes round relays that drain and have no members.
     pub(crate) fn choose_tree(
         &self,
         comtree: Comtree,
@@ -352,7 +352,7 @@ impl State {
         if shape.all_members() == 0 {
             return Ok((Vec::new(), 0.0));
         }
-        let ground = self.ground(shape, aim, leaves, planned.is_some());
+        let ground = self.ground((running, shape), aim, leaves, planned.is_some());
         let network = self.network(&ground, running, aim)?;
         let Ground { relays, nodes, links } = ground;
         let mut endpoints = Vec::new();
@@ -369,8 +369,10 @@ impl State {
         let root = match ask.root {
             None => Root::Best,
             Some(root) => {
-                let lost = || {
-                    format!("{} drains or cannot be used, so it is no root", self.relay_name(root))
+                let name = self.relay_name(root);
+                let lost = || match self.is_running(root) && is_full(root) {
+                    true => format!("{name} has no room for another comtree, so it is no root"),
+                    false => format!("{name} drains or cannot be used, so it is no root"),
                 };
                 Root::Node(*nodes.get(&root).ok_or_else(lost)?)
             }
@@ -388,12 +390,21 @@ impl State {
 
     /// What can be used for a comtree's tree, and what is to stay of it. One that is planned goes round relays that
     /// drain and have no members.
-    fn ground(&self, shape: &Shape, aim: Aim, leaves: Leaves, is_planned: bool) -> Ground<'_> {
+    fn ground(
+        &self,
+        (running, shape): (&Running, &Shape),
+        aim: Aim,
+        leaves: Leaves,
+        is_planned: bool,
+    ) -> Ground<'_> {
         let is_avoided = |relay: &Relay| {
             is_planned && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
         };
+        let is_full = |relay: RelayId| {
+            !running.shapes().any(|of| of.has(relay)) && !self.has_room_for_comtree(relay)
+        };
         let is_taken = |relay: &&Relay| match self.is_running(relay.id) {
-            true => !is_avoided(relay),
+            true => !is_avoided(relay) && !is_full(relay.id),
             false => aim == Aim::Patch && shape.has(relay.id),
         };
         let relays: Vec<&Relay> = self.relays.values().filter(is_taken).collect();

@@ -157,13 +157,15 @@ impl Running {
         })
     }
 
-    /// All that is reserved for the comtree.
+    /// All that is reserved for the comtree. While it moves it has room at each relay that is on one of the trees.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let mut flows = self.shape.as_ref().map_or_else(Vec::new, Shape::flows);
         if self.moving.is_some() {
-            flows.retain(|flow| !matches!(flow, Flow::Over(..)));
+            flows.retain(|flow| !matches!(flow, Flow::Over(..) | Flow::Comtrees(..)));
             let over = |((link, from), (to, rate))| Flow::Over(link, from, to, rate);
             flows.extend(self.needs().into_iter().map(over));
+            let relays: BTreeSet<RelayId> = self.shapes().flat_map(Shape::relays).collect();
+            flows.extend(relays.into_iter().map(|relay| Flow::Comtrees(relay, 1.0)));
         }
         flows
     }

@@ -157,6 +157,7 @@ impl Shape {
         let mut flows = Vec::new();
         for (node, hop) in self.hops.iter().enumerate() {
             let limits = self.provisioning.limits(node);
+            flows.push(Flow::Comtrees(hop.relay, 1.0));
             flows.push(Flow::Up(hop.relay, limits.send));
             flows.push(Flow::Down(hop.relay, limits.receive));
             if let Some((above, link)) = hop.above {

@@ -270,6 +270,11 @@ impl State {
         self.links.get(&link).is_some_and(|link| link.removing)
     }
 
+    /// Whether a relay could carry another comtree.
+    pub(crate) fn has_room_for_comtree(&self, relay: RelayId) -> bool {
+        self.ledger.free(Account::Comtrees(relay)).bits >= 1.0
+    }
+
     /// A relay's name, for people.
     pub(crate) fn relay_name(&self, relay: RelayId) -> String {
         self.relays.get(&relay).map_or_else(|| relay.0.to_string(), |relay| relay.name.to_string())
@@ -286,11 +291,15 @@ impl State {
             Account::Out(relay) => format!("the uplink of {}, sending", self.relay_name(relay)),
             Account::In(relay) => format!("the uplink of {}, receiving", self.relay_name(relay)),
             Account::Places(relay) => format!("the places of {}", self.relay_name(relay)),
+            Account::Comtrees(relay) => {
+                format!("the room for comtrees of {}", self.relay_name(relay))
+            }
         };
-        let is_places = matches!(lack.account, Account::Places(_));
-        let words = |rate: Rate| match (is_places, rate) {
-            (true, Rate { bits, .. }) => format!("{bits} places"),
-            (false, Rate { bits, packets }) => format!("{bits} bit/s and {packets} packets/s"),
+        let words = |Rate { bits, packets }: Rate| match lack.account {
+            Account::Places(_) => format!("{bits} places"),
+            Account::Comtrees(_) if bits == 1.0 => "1 comtree".to_owned(),
+            Account::Comtrees(_) => format!("{bits} comtrees"),
+            _ => format!("{bits} bit/s and {packets} packets/s"),
         };
         let free = Rate { bits: lack.free.bits.max(0.0), packets: lack.free.packets.max(0.0) };
         Refusal::Full { what, asked: words(lack.asked), free: words(free) }

@@ -40,7 +40,14 @@ impl Bed {
         let rate = Rate { bits: 1e6, packets: 1e6 };
         let most = Limits { send: rate, receive: rate };
         let native = ([127, 0, 0, 1], 7000).into();
-        let relay = NewRelay { name: name("r"), key: [1; 32], native, uplink: most, places: 9 };
+        let relay = NewRelay {
+            name: name("r"),
+            key: [1; 32],
+            native,
+            uplink: most,
+            places: 9,
+            comtrees: 9,
+        };
         let relay = controller.register(now, relay).unwrap();
         let little = Rate { bits: 1e3, packets: 1e3 };
         let limits = Limits { send: little, receive: little };

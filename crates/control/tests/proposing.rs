@@ -77,6 +77,7 @@ impl Bed {
             native: ([127, 0, 0, 1], 7000 + number).into(),
             uplink: limits(uplink),
             places: 9,
+            comtrees: 1024,
         };
         let id = self.controller.register(self.now, new).unwrap();
         self.relays.push((id, RelaySide::new(1)));

@@ -113,6 +113,12 @@ fn bursts_of_unicast_that_meet_are_carried() {
 }
 
 #[test]
+fn links_that_are_sent_more_than_they_bear_are_seen() {
+    let told = run(LINE, BASE, Some(TopologySabotage::SendTwice)).verdict().unwrap_err();
+    assert!(told.contains("bytes in a second"), "{told}");
+}
+
+#[test]
 fn reservations_of_less_than_what_is_sent_are_seen() {
     let report = run(LINE, BASE, Some(TopologySabotage::ReserveLess));
     assert!(report.dropped_within_limits > 100 && report.missing > 100, "{report:?}");

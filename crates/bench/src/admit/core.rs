@@ -2,14 +2,14 @@
 
 use super::{
     AdmitBench, AdmitRow, At, BITS_OF_PACKET, DOWN_BITS, LINK_BITS, LINKS_TO, MEMORY_ALLOWED,
-    PLACES, RELAYS, UP_BITS, UPLINK_BITS, near, relay_name, settings, world,
+    PLACES, UP_BITS, UPLINK_BITS, near, relay_name, relays, settings, world,
 };
 use crate::footprint::resident_bytes;
 use anyhow::ensure;
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Core, Downlink, Enter, Event, Mode, Name, NewRelay, NewWorld, RelayId, RelaySide,
-    Retry,
+    COMTREES_OF_RELAY, Controller, Core, Downlink, Enter, Event, Mode, Name, NewRelay, NewWorld,
+    RelayId, RelaySide, Retry,
 };
 use canopy_net::thread_cpu_time;
 use canopy_output::print_note;
@@ -54,7 +54,7 @@ pub(super) fn measure(bench: &AdmitBench) -> anyhow::Result<AdmitRow> {
         at: At::Core,
         endpoints,
         worlds,
-        relays: RELAYS,
+        relays: super::relays(worlds),
         joins_per_second: f64::from(endpoints) / took.as_secs_f64(),
         joins_per_core_second: f64::from(endpoints) / cpu.as_secs_f64(),
         join_p50_ms: None,
@@ -75,7 +75,7 @@ impl Deciding {
         let now = Time::ZERO;
         let controller = Controller::start(settings(), Retry::default(), now, &mut storage)?;
         let mut deciding = Deciding { controller, storage, relays: Vec::new(), now, admitted: 0 };
-        deciding.register()?;
+        deciding.register(relays(worlds))?;
         for number in 0..worlds {
             let new = NewWorld {
                 name: Name::new(&world(number))?,
@@ -94,14 +94,15 @@ impl Deciding {
         Ok(deciding)
     }
 
-    fn register(&mut self) -> anyhow::Result<()> {
-        for number in 0..RELAYS {
+    fn register(&mut self, relays: u16) -> anyhow::Result<()> {
+        for number in 0..relays {
             let new = NewRelay {
                 name: Name::new(&relay_name(number))?,
                 key: [number as u8; 32],
                 native: ([10, 0, 0, 1], 7000 + number).into(),
                 uplink: Limits { send: rate(UPLINK_BITS), receive: rate(UPLINK_BITS) },
                 places: PLACES,
+                comtrees: COMTREES_OF_RELAY,
             };
             let id = self.controller.register(self.now, new)?;
             self.relays.push((id, RelaySide::new(1)));
@@ -118,7 +119,8 @@ impl Deciding {
     fn enter(&mut self, number: u32, worlds: u32) -> anyhow::Result<()> {
         let mut owner = [0; 16];
         owner[..4].copy_from_slice(&number.to_be_bytes());
-        let measured = near(number).map(|(at, delay)| (self.relays[usize::from(at)].0, delay));
+        let measured = near(number, worlds);
+        let measured = measured.map(|(at, delay)| (self.relays[usize::from(at)].0, delay));
         let ask = Enter::new(Name::new(&world(number % worlds))?, owner, measured.collect());
         self.controller.enter(self.now, &ask)?;
         Ok(())

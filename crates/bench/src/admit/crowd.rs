@@ -106,7 +106,7 @@ impl Crowd {
             world,
             credential: None,
             budget: None,
-            measured: self::near(number).map(near).collect(),
+            measured: self::near(number, self.worlds).map(near).collect(),
             visit,
         };
         match asked {

@@ -5,7 +5,7 @@ use super::crowd::{Asked, Crowd};
 use super::relays::Relays;
 use super::{
     AdmitBench, AdmitRow, At, BITS_OF_PACKET, DOWN_BITS, LEASE, LINK_BITS, LINKS_TO,
-    MEMORY_ALLOWED, RELAYS, UP_BITS, relay_name, world,
+    MEMORY_ALLOWED, UP_BITS, relay_name, relays, world,
 };
 use crate::Processors;
 use crate::footprint::peak_bytes;
@@ -58,7 +58,7 @@ async fn measure_in(
     let AdmitBench { endpoints, worlds, together, .. } = *bench;
     let mut daemon = Daemon::start((Ipv4Addr::LOCALHOST, 0).into(), folder, processors)?;
     let (listen, key) = (daemon.listen, daemon.key.to_bytes());
-    let _relays = Relays::start(listen, key);
+    let _relays = Relays::start(relays(worlds), listen, key);
     daemon.set_up(folder, worlds).await?;
     let asked_again = Arc::<AtomicU32>::default();
     let controller = listen;
@@ -87,7 +87,7 @@ async fn measure_in(
         at: At::Daemon,
         endpoints,
         worlds,
-        relays: RELAYS,
+        relays: relays(worlds),
         joins_per_second: f64::from(endpoints) / joins.wall.as_secs_f64(),
         joins_per_core_second: joins.per_core_second(),
         join_p50_ms: Some(joins.took.value_at_quantile(0.5) as f64 / 1e3),
@@ -157,16 +157,16 @@ impl Daemon {
 
     /// Waits for the relays, and makes links and worlds.
     async fn set_up(&self, folder: &Path, worlds: u32) -> anyhow::Result<()> {
-        let api = Api::of(self.api, folder)?;
+        let (api, all) = (Api::of(self.api, folder)?, relays(worlds));
         until("all relays are up", async || {
             let told = api.get("/v1/relays").await?;
             let relays = told["relays"].as_array().into_iter().flatten();
-            Ok(relays.filter(|relay| relay["state"] == "up").count() == usize::from(RELAYS))
+            Ok(relays.filter(|relay| relay["state"] == "up").count() == usize::from(all))
         })
         .await?;
-        for relay in 0..RELAYS {
+        for relay in 0..all {
             for step in LINKS_TO {
-                let ends = [relay_name(relay), relay_name((relay + step) % RELAYS)];
+                let ends = [relay_name(relay), relay_name((relay + step) % all)];
                 let link = json!({
                     "ends": ends, "bits": LINK_BITS, "packets": LINK_BITS / BITS_OF_PACKET,
                     "delay_us": 3000,

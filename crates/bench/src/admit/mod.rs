@@ -4,7 +4,7 @@
 //! The first row is the part that decides, in this process with a store in memory. The second is the
 //! daemon, as anyone would start it: a process on a processor of its own with its store on disk. Relays
 //! and participants are played on the other processor. They speak to it over sealed channels, as real
-//! ones do, but relays carry no data.
+//! ones do, but relays carry no data. There are 16 relays, or as many as carry the comtrees of all worlds.
 
 mod api;
 mod core;
@@ -37,7 +37,7 @@ pub(crate) struct AdmitBench {
     /// Participants
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=200_000))]
     endpoints: u32,
-    /// Worlds that they join in turn
+    /// Worlds that they join in turn, each of which lives at four relays
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     worlds: u32,
     /// Participants that ask the daemon at a time
@@ -91,9 +91,14 @@ struct AdmitRow {
 
 /// The promise for 100,000 endpoints in 10,000 worlds.
 const MEMORY_ALLOWED: u64 = 1 << 30;
-/// Relays, each of which has links with those one and five numbers further on.
-const RELAYS: u16 = 16;
+/// The fewest relays. Each has links with those one and five numbers further on.
+const FEWEST_RELAYS: u16 = 16;
 const LINKS_TO: [u16; 2] = [1, 5];
+/// A world's participants are near so many relays, which follow each other.
+const RELAYS_OF_WORLD: u16 = 4;
+/// There are as many relays as have so many worlds at most, of the 1,024 comtrees that a relay carries. So a tree may
+/// have a relay on its way, too.
+const WORLDS_OF_RELAY: u32 = 640;
 /// Members that a relay has room for.
 const PLACES: u32 = 100_000;
 /// What a relay can send and receive, and what a link bears, bits a second.
@@ -151,10 +156,19 @@ fn relay_name(number: u16) -> String {
     format!("r{number}")
 }
 
-/// The relays that a participant has measured: three, from somewhere between two, whatever the world.
-fn near(participant: u32) -> impl Iterator<Item = (u16, u32)> {
-    let first = (u64::from(participant) * 7919 / 13 % u64::from(RELAYS)) as u16;
-    (0..3).map(move |at| ((first + at) % RELAYS, 1000 * u32::from(at)))
+/// How many relays carry so many worlds.
+fn relays(worlds: u32) -> u16 {
+    let enough = (worlds * u32::from(RELAYS_OF_WORLD)).div_ceil(WORLDS_OF_RELAY);
+    FEWEST_RELAYS.max(enough as u16)
+}
+
+/// The relays that a participant has measured: three of those that its world lives at. The participants of a world begin
+/// with one after the other.
+fn near(participant: u32, worlds: u32) -> impl Iterator<Item = (u16, u32)> {
+    let (relays, turn) = (relays(worlds), (participant / worlds) as u16 % RELAYS_OF_WORLD);
+    let home = (participant % worlds % u32::from(relays)) as u16;
+    let relay = move |at: u16| (home + (turn + at) % RELAYS_OF_WORLD) % relays;
+    (0..3).map(move |at| (relay(at), 1000 * u32::from(at)))
 }
 
 impl AdmitRow {
@@ -187,6 +201,21 @@ fn or_nothing(value: Option<f64>, places: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_relay_has_more_worlds_than_it_carries() {
+        for worlds in [1, 200, 2_000, 10_000, 20_000] {
+            let at = (0..10 * worlds).flat_map(|number| {
+                near(number, worlds).map(move |(relay, _)| (relay, number % worlds))
+            });
+            let at: BTreeSet<(u16, u32)> = at.collect();
+            let of = |relay| at.range((relay, 0)..=(relay, u32::MAX)).count();
+            let most = (0..relays(worlds)).map(of).max();
+            assert!(most <= Some(640), "{worlds} worlds: {most:?} at one relay");
+        }
+        assert_eq!((relays(2_000), relays(10_000)), (16, 63));
+    }
 
     #[test]
     fn memory_has_a_limit_and_no_member_may_be_lost() {
@@ -195,7 +224,7 @@ mod tests {
                 at: At::Core,
                 endpoints: 1,
                 worlds: 1,
-                relays: RELAYS,
+                relays: 16,
                 joins_per_second: 1.0,
                 joins_per_core_second: 1.0,
                 join_p50_ms: None,

@@ -1,6 +1,6 @@
 //! The daemon's relays: real channels and the real side of the control plane, and no data plane.
 
-use super::{BITS_OF_PACKET, PLACES, RELAYS, UPLINK_BITS, relay_name};
+use super::{BITS_OF_PACKET, PLACES, UPLINK_BITS, relay_name};
 use anyhow::Context;
 use canopy_channel::{Budget, Channel, Hello, Register, Registered};
 use canopy_control::RelaySide;
@@ -20,10 +20,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Relays(#[expect(dead_code, reason = "what is dropped ends")] JoinSet<()>);
 
 impl Relays {
-    /// Starts relays that register at the controller, again and again if need be.
-    pub(super) fn start(controller: SocketAddr, key: PublicKey) -> Relays {
+    /// Starts so many relays that register at the controller, again and again if need be.
+    pub(super) fn start(count: u16, controller: SocketAddr, key: PublicKey) -> Relays {
         let mut relays = JoinSet::new();
-        for number in 0..RELAYS {
+        for number in 0..count {
             relays.spawn(serve(number, controller, key));
         }
         Relays(relays)
@@ -83,6 +83,7 @@ async fn register(number: u16, controller: SocketAddr, key: PublicKey) -> anyhow
             down_packets: packets,
         },
         places: PLACES,
+        comtrees: Register::COMTREES,
         life: 1,
     };
     let _: Registered = channel.ask(&Hello::Register(register), DEADLINE).await?;

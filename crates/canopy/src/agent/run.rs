@@ -354,6 +354,7 @@ async fn register(
         native,
         uplink: config.uplink,
         places: config.places,
+        comtrees: canopy_relay::MAX_COMTREES as u32,
         life: config.life,
     });
     let Registered { issuers, .. } = channel.ask(&register, DEADLINE).await?;

@@ -43,6 +43,7 @@ fn relay(name: &str) -> NewRelay {
         native: ([127, 0, 0, 1], 4040).into(),
         uplink: Limits { send: rate, receive: rate },
         places: 10,
+        comtrees: 1024,
     }
 }
 

@@ -342,7 +342,8 @@ impl Answering {
             send: rate(of.up_bits, of.up_packets),
             receive: rate(of.down_bits, of.down_packets),
         };
-        let new = NewRelay { name, key, native, uplink, places: register.places };
+        let (places, comtrees) = (register.places, register.comtrees);
+        let new = NewRelay { name, key, native, uplink, places, comtrees };
         let registered = self
             .handle
             .change(move |controller, now| Ok::<_, Problem>(controller.register(now, new)?));

@@ -2,20 +2,26 @@
 
 use super::{WorldArgs, judged};
 use crate::output::{print_line, print_note};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use canopy_plan::Network;
 use canopy_sim::{TopologyConfig, TopologyReport, run_topology};
 use std::path::Path;
 use std::process::ExitCode;
 
+/// The exit status if the network cannot be simulated so: nothing was run.
+const REFUSED: u8 = 2;
+
 /// Runs one seed on the network of a file.
 ///
 /// # Errors
-/// The file cannot be read, or is no network.
+/// The file cannot be read.
 pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
     let shown = file.display();
     let content = std::fs::read(file).with_context(|| format!("cannot read {shown}"))?;
-    let network = Network::from_file(file, &content).with_context(|| format!("in {shown}"))?;
+    let network = match Network::from_file(file, &content) {
+        Ok(network) => network,
+        Err(error) => return Ok(refused(&format!("in {shown}: {error}"))),
+    };
     for note in network.notes() {
         print_note(format_args!("{shown}: {note}"));
     }
@@ -25,12 +31,20 @@ pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
     config.seconds = args.seconds.unwrap_or(config.seconds);
     (config.improve, config.periodic, config.operator) =
         (args.improve, args.periodic, args.operator);
-    let report = run_topology(&network, &config).map_err(|error| anyhow!(error))?;
+    let report = match run_topology(&network, &config) {
+        Ok(report) => report,
+        Err(error) => return Ok(refused(&error)),
+    };
     match args.json {
         true => print_line(serde_json::to_string(&report)?)?,
         false => print_line(in_words(&report))?,
     }
     Ok(judged(report.verdict()))
+}
+
+fn refused(why: &str) -> ExitCode {
+    print_note(format_args!("error: {why}"));
+    ExitCode::from(REFUSED)
 }
 
 fn in_words(report: &TopologyReport) -> String {

@@ -368,7 +368,7 @@ mod tests {
             let name = Name::new(&format!("r{number}")).unwrap();
             let (native, uplink) =
                 (([127, 0, 0, 1], 9).into(), Limits { send: rate, receive: rate });
-            let new = NewRelay { name, key: [number; 32], native, uplink, places: 9 };
+            let new = NewRelay { name, key: [number; 32], native, uplink, places: 9, comtrees: 9 };
             let id = controller.register(NOW, new).unwrap();
             controller.found(NOW, id);
             id

@@ -72,6 +72,7 @@ pub(crate) fn new_relay(number: u16, uplink: u32) -> NewRelay {
         native: ([127, 0, 0, 1], 7000 + number).into(),
         uplink: limits(uplink, uplink),
         places: 2,
+        comtrees: 1024,
     }
 }
 

@@ -9,6 +9,7 @@ mod parted;
 mod removing;
 mod renewals;
 mod resuming;
+mod rooms;
 mod sharing;
 
 use bed::{Bed, SQUARE, limits, new_world, rate, world};
@@ -239,6 +240,7 @@ fn a_relay_of_another_key_does_not_take_a_name() {
         native: ([127, 0, 0, 1], 1).into(),
         uplink: limits(1, 1),
         places: 1,
+        comtrees: 1024,
     };
     assert_eq!(bed.controller.register(bed.now, new(0)), Ok(RelayId(1)));
     let refusal = bed.controller.register(bed.now, new(9)).unwrap_err().to_string();

@@ -107,7 +107,7 @@ fn crowded(worlds: u8) -> Bed {
     for at in 0..4 {
         let relay = bed.controller.relays().nth(at).unwrap().clone();
         let (name, key, native, uplink) = (relay.name, relay.key, relay.native, relay.uplink);
-        let new = NewRelay { name, key, native, uplink, places: 100 };
+        let new = NewRelay { name, key, native, uplink, places: 100, comtrees: 1024 };
         bed.controller.register(bed.now, new).unwrap();
     }
     for number in 0..worlds {

@@ -76,6 +76,7 @@ impl Bed {
             native: ([127, 0, 0, 1], 7000 + number).into(),
             uplink: Limits { send: rate(90_000_000), receive: rate(90_000_000) },
             places: 9,
+            comtrees: 1024,
         };
         let relays = (0..relays)
             .map(|number| (controller.register(now, relay(number)).unwrap(), RelaySide::new(1)));

@@ -563,6 +563,7 @@ pub(crate) fn relay_of_number(number: usize) -> NewRelay {
         native: ([127, 0, 0, 1], 7000 + number as u16).into(),
         uplink: Limits { send: rate(4_000_000), receive: rate(4_000_000) },
         places: 30,
+        comtrees: 1024,
     }
 }
 

@@ -56,6 +56,7 @@ impl Many {
                 native: ([10, 0, 0, 1], 7000 + number).into(),
                 uplink: Limits { send: rate, receive: rate },
                 places: 100,
+                comtrees: 1024,
             };
             let id = many.call("register", |of, now| of.register(now, new).unwrap());
             many.relays.push((id, RelaySide::new(1)));

@@ -9,8 +9,8 @@ use canopy_wire::Time;
 use rand::RngExt;
 use std::time::Duration;
 
-/// Traffic flows again so long after a link or a relay has failed, beside the longest way four times:
-/// relays tell the controller, it tells relays, and they ask each other for what they lack.
+/// Traffic flows again so long after a link or a relay has failed, beside the longest way four times and the ticks that
+/// the world's relays wait for once: relays tell the controller, it tells relays, and they ask each other for what they lack.
 pub(crate) const REPAIRED_IN: Duration = Duration::from_millis(1_000);
 /// Participants of a dead relay are at others by then, beside the same.
 const REHOMED_IN: Duration = Duration::from_millis(2_000);
@@ -31,9 +31,9 @@ enum Without {
 }
 
 impl World<'_> {
-    /// How much longer things take the farther apart relays are.
-    fn far(&self) -> Duration {
-        self.span * 4
+    /// How much longer things take in a world the farther apart relays are, and the longer they wait for its ticks.
+    pub(crate) fn far(&self, world: usize) -> Duration {
+        self.span * 4 + self.worlds[world].waits()
     }
 
     pub(crate) fn break_down(&mut self, number: usize) {
@@ -53,11 +53,13 @@ impl World<'_> {
             Fault::Channels(one_in) => self.block(one_in, number),
             Fault::Loss => {
                 self.loses = true;
-                self.excuse_all(until + FOUND_IN + self.far());
+                self.excuse_all(until + FOUND_IN);
             }
             Fault::Reordering => {
                 self.reorders = true;
-                self.model.excuse_order(now, until + REPAIRED_IN + self.far());
+                let far = (0..self.worlds.len()).map(|world| self.far(world)).max();
+                let until = until + REPAIRED_IN + far.unwrap_or_default();
+                self.model.excuse_order(now, until);
             }
             Fault::Storm(link) => {
                 self.excuse_storm(link, until);
@@ -125,15 +127,14 @@ impl World<'_> {
     /// whom nothing joins until the fault is mended.
     fn excuse_without(&mut self, link: Option<usize>, relay: Option<usize>, number: usize) {
         let standing = self.standing(link, relay);
-        let repaired = self.now + REPAIRED_IN + self.far();
-        let mended = self.faults[number].until + FOUND_IN + self.far();
         for world in 0..self.worlds.len() {
-            self.model.excuse(world, self.now, repaired);
+            self.model.excuse(world, self.now, self.now + REPAIRED_IN + self.far(world));
             let is_here = |node: &usize| Some(*node) != relay;
             let mut nodes = self.relays_of(world).into_iter().filter(is_here);
             let first = nodes.next().and_then(|node| standing[node]);
             if first.is_some() && !nodes.all(|node| standing[node] == first) {
                 let parts = self.people.iter().map(|person| standing[person.relay]).collect();
+                let mended = self.faults[number].until + FOUND_IN + self.far(world);
                 self.model.excuse_apart(world, (self.now, mended), parts);
             }
         }
@@ -153,11 +154,11 @@ impl World<'_> {
                 Without::Nothing => {}
                 Without::Standby => {
                     self.told.alone += 1;
-                    let mended = self.now + REPAIRED_IN + self.far();
+                    let mended = self.now + REPAIRED_IN + self.far(world);
                     self.model.excuse(world, self.now, mended);
                 }
                 Without::Way => {
-                    self.model.excuse(world, self.now, until + RETURN + self.far());
+                    self.model.excuse(world, self.now, until + RETURN + self.far(world));
                 }
             }
         }
@@ -199,7 +200,9 @@ impl World<'_> {
     }
 
     fn excuse_all(&mut self, until: Time) {
-        (0..self.worlds.len()).for_each(|world| self.model.excuse(world, self.now, until));
+        for world in 0..self.worlds.len() {
+            self.model.excuse(world, self.now, until + self.far(world));
+        }
     }
 
     fn kill_relay(&mut self, relay: usize, number: usize) {
@@ -218,8 +221,12 @@ impl World<'_> {
                 others.iter().filter(|node| **node != relay).all(|node| standing[*node] == near);
             person.relay == relay && person.is_connected() && near.is_some() && is_whole
         });
-        let by = self.now + REHOMED_IN + self.far();
-        self.at(by, Step::Rehomed(moving));
+        for world in 0..self.worlds.len() {
+            let of_world = |one: &usize| self.people[*one].world == world;
+            let moving = moving.iter().copied().filter(of_world).collect();
+            let by = self.now + REHOMED_IN + self.far(world);
+            self.at(by, Step::Rehomed(moving));
+        }
     }
 
     fn kill_controller(&mut self) {
@@ -264,7 +271,7 @@ impl World<'_> {
             })
         };
         if !blocked.iter().all(has_witness) {
-            self.excuse_all(until + FOUND_IN + self.far());
+            self.excuse_all(until + FOUND_IN);
         }
     }
 

@@ -55,7 +55,7 @@ impl World<'_> {
             let world = &self.worlds[number];
             let Some(since) = world.moves_since else { continue };
             let (lasts, relays) = (self.now.since(since), world.nodes.len() as u32);
-            if lasts > (MOVED_WITHIN + self.span) * relays {
+            if lasts > (MOVED_WITHIN + self.span + world.waits()) * relays {
                 let what = format!("{} has been on its way for {lasts:?} at last", world.name);
                 self.model.broken(self.now, what);
             }

@@ -53,6 +53,12 @@ pub enum TopologySabotage {
     StallMoves,
     /// With load: 60 % of everybody's limits are reserved.
     ReserveLess,
+    /// Participants want more groups than there are in their world.
+    WantMore,
+    /// Relays send each datagram over their links twice.
+    SendTwice,
+    /// Whoever has lost its relay does not ask the controller for another.
+    StayLost,
 }
 
 impl TopologyConfig {

@@ -99,6 +99,7 @@ impl World<'_> {
             native: ip_port(relay),
             uplink: UPLINK,
             places: 200,
+            comtrees: 1024,
         };
         match controller.register(at, new) {
             Ok(id) => self.process.ids[relay] = Some(id),

@@ -4,9 +4,9 @@ use canopy_wire::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// An update had so long to arrive, beside the longest way.
+/// An update had so long to arrive, beside the longest way twice and the ticks that relays wait for.
 const PATIENCE: Duration = Duration::from_millis(1_000);
-/// Whoever has subscribed gets what is published so long after that, beside the longest way four times:
+/// Whoever has subscribed gets what is published so long after that, beside the longest way four times and the ticks:
 /// relays pass subscriptions on to each other.
 const SPREADS: Duration = Duration::from_millis(1_500);
 
@@ -72,6 +72,8 @@ pub(crate) struct Model {
     /// The newest update that somebody got of somebody in a group.
     newest: BTreeMap<(usize, usize, u32), (Time, u64)>,
     span: Duration,
+    /// By world: how long ticks make an update wait on its way at most.
+    waits: Vec<Duration>,
     next: u64,
     pub(crate) tally: Tally,
     pub(crate) faults: Vec<String>,
@@ -79,16 +81,18 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(worlds: &[usize], count: usize, span: Duration) -> Model {
+    /// With the world of each participant, how long ticks make an update wait in each, and the longest way.
+    pub(crate) fn new(worlds: &[usize], waits: Vec<Duration>, span: Duration) -> Model {
         let of = |world: &usize| Known { world: *world, ..Known::default() };
         Model {
             known: worlds.iter().map(of).collect(),
             waiting: VecDeque::new(),
-            excused: vec![Vec::new(); count],
+            excused: vec![Vec::new(); waits.len()],
             apart: Vec::new(),
             unordered: Vec::new(),
             newest: BTreeMap::new(),
             span,
+            waits,
             next: 1,
             tally: Tally::default(),
             faults: Vec::new(),
@@ -223,19 +227,21 @@ impl Model {
 
     /// Judges what is old enough.
     pub(crate) fn judge(&mut self, now: Time) {
-        let flight = PATIENCE + self.span * 2;
+        let waits = self.waits.iter().max().copied().unwrap_or_default();
+        let flight = PATIENCE + self.span * 2 + waits;
         // Updates are kept a while longer: a late one is no stranger.
         while self.waiting.front().is_some_and(|of| of.at + flight * 3 < now) {
             let Some(of) = self.waiting.pop_front() else { return };
-            self.judge_one(now, &of, flight);
+            self.judge_one(now, &of);
         }
     }
 
-    fn judge_one(&mut self, now: Time, of: &Published, flight: Duration) {
-        let until = of.at + flight;
+    fn judge_one(&mut self, now: Time, of: &Published) {
+        let waits = self.waits[of.world];
+        let until = of.at + PATIENCE + self.span * 2 + waits;
         let is_excused =
             self.excused[of.world].iter().any(|(from, to)| *from <= until && of.at <= *to);
-        let spreads = SPREADS + self.span * 4;
+        let spreads = SPREADS + self.span * 4 + waits;
         let is_steady = |known: &Known| known.since.is_some_and(|since| since + spreads <= of.at);
         // Whoever is steady now was when it was published, and in between.
         let mut missing = Vec::new();
@@ -286,7 +292,7 @@ mod tests {
 
     /// Two participants of a world, of which the second gets two updates of the first the wrong way round.
     fn overtaken(change: impl FnOnce(&mut Model, Time)) -> u64 {
-        let mut model = Model::new(&[0, 0], 1, Duration::ZERO);
+        let mut model = Model::new(&[0, 0], vec![Duration::ZERO], Duration::ZERO);
         let now = Time::from_millis(5_000);
         (0..2).for_each(|number| model.settled(Time::ZERO, number, [1].into()));
         let updates = [now, now + SECOND].map(|at| model.publish(at, 0, 1));

@@ -1,5 +1,6 @@
 //! What is between the processes: links and access ways for datagrams, channels for messages.
 
+use super::config::TopologySabotage;
 use super::participant::participant_at;
 use super::world::{Datagram, Step, World};
 use crate::overlay::machine::Sent;
@@ -29,9 +30,16 @@ impl World<'_> {
                 return self.model.broken(self.now, format!("relay {relay} sends to {to}"));
             };
             let side = usize::from(relay > neighbour);
-            self.count_bytes(link, side, bytes.len());
-            let delay = self.graph.edges[link].delay;
-            self.carry(link, side, delay, Datagram { from, to, bytes, link: Some(link) });
+            let copies = match self.config.sabotage {
+                Some(TopologySabotage::SendTwice) => 2,
+                _ => 1,
+            };
+            for _ in 0..copies {
+                let bytes = Rc::clone(&bytes);
+                self.count_bytes(link, side, bytes.len());
+                let delay = self.graph.edges[link].delay;
+                self.carry(link, side, delay, Datagram { from, to, bytes, link: Some(link) });
+            }
         } else if let Some(number) = participant_at(to).filter(|one| *one < self.people.len()) {
             let delay = self.people[number].delays[relay];
             self.carry_access(number, delay, from, to, bytes, 1);

@@ -12,6 +12,7 @@ use canopy_session::{Event, Session, SessionConfig};
 use canopy_token::{Budget, Claims, UnixTime};
 use canopy_wire::{Address, Flags, Group, Level, MAX_DATAGRAM};
 use rand::RngExt;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Groups of a world.
@@ -30,7 +31,11 @@ impl World<'_> {
             return;
         }
         let part = if self.config.load.is_some() { 1.0 } else { 0.6 };
-        let wants = (1..=GROUPS).filter(|_| self.rng.random_bool(part)).collect();
+        let mut wants: BTreeSet<u32> =
+            (1..=GROUPS).filter(|_| self.rng.random_bool(part)).collect();
+        if self.config.sabotage == Some(TopologySabotage::WantMore) {
+            wants.extend(100..120);
+        }
         let person = &mut self.people[number];
         (person.is_wanted, person.wants) = (true, wants);
         self.plan_question(number, Duration::ZERO);
@@ -170,7 +175,9 @@ impl World<'_> {
         if person.is_wanted && !person.is_lost {
             person.is_lost = true;
             self.model.unsettled(number);
-            self.plan_question(number, Duration::ZERO);
+            if self.config.sabotage != Some(TopologySabotage::StayLost) {
+                self.plan_question(number, Duration::ZERO);
+            }
         }
     }
 

@@ -71,7 +71,7 @@ impl World<'_> {
             world.is_joined |=
                 world.nodes.iter().all(|node| joined[*node] == joined[world.nodes[0]]);
             if !world.is_joined {
-                let until = self.now + REPAIRED_IN + self.span * 4;
+                let until = self.now + REPAIRED_IN + self.far(number);
                 self.model.excuse(number, Time::ZERO, until);
             }
         }

@@ -114,7 +114,7 @@ impl Realm {
     }
 
     /// How long ticks make relays wait at most on the longest way, one after the other.
-    fn waits(&self) -> Duration {
+    pub(crate) fn waits(&self) -> Duration {
         Duration::from_millis(u64::from(self.tick_ms())) * self.relays_on_a_way()
     }
 
@@ -136,7 +136,7 @@ pub(crate) struct World<'a> {
     pub(crate) now: Time,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) graph: Graph,
-    /// About the longest time one way between two nodes, with the ticks that relays wait for.
+    /// About the longest time one way between two nodes.
     pub(crate) span: Duration,
     pub(crate) machines: Vec<Machine>,
     pub(crate) process: Process,
@@ -183,8 +183,12 @@ pub(crate) struct World<'a> {
 pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<TopologyReport, String> {
     // Between many relays there are more ways than can be looked at.
     let most = if config.degree > 0 { 300 } else { 4_000 };
-    if network.nodes().len() > most {
-        return Err(format!("{}: at most {most} nodes can be simulated so", config.file));
+    let nodes = network.nodes().len();
+    if nodes > most {
+        return Err(format!(
+            "{}: at most {most} nodes can be simulated so, and it has {nodes}",
+            config.file
+        ));
     }
     let mut ignore = |_, _, _, _: &[u8]| ();
     let mut world = World::new(network, config, Trace::new(&mut ignore))?;
@@ -262,12 +266,13 @@ impl<'a> World<'a> {
             faults.clear();
         }
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
-        let span = graph.span() + worlds.iter().map(Realm::waits).max().unwrap_or_default();
+        let span = graph.span();
+        let waits: Vec<Duration> = worlds.iter().map(Realm::waits).collect();
         let settings = settings(config, improves, &mut draws);
         Ok(World {
             config: config.clone(),
             now: Time::from_millis(1),
-            model: Model::new(&of, worlds.len(), span),
+            model: Model::new(&of, waits, span),
             span,
             process: Process::new(
                 relays,

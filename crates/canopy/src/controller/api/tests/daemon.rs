@@ -8,6 +8,7 @@ pub(super) const SOON: Duration = Duration::from_secs(20);
 /// A controller with its API, and relays a, b, … without links.
 pub(super) struct Daemon {
     pub(super) api: SocketAddr,
+    pub(super) router: Router,
     pub(super) handle: Handle,
     pub(super) joins: Joins,
     pub(super) issuer: SigningKey,
@@ -37,6 +38,7 @@ impl Daemon {
                     native: ([127, 0, 0, 1], 4040 + u16::from(number)).into(),
                     uplink: Limits { send: gigabit, receive: gigabit },
                     places: 100,
+                    comtrees: 1024,
                 };
                 controller.register(now, new).unwrap()
             })
@@ -51,8 +53,8 @@ impl Daemon {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = listener.local_addr().unwrap();
         let router = Api::new(handle.clone(), joins.clone()).router(ApiSecret::new(SECRET));
-        tokio::spawn(super::super::server::serve(listener, router));
-        let daemon = Daemon { api, handle, joins, issuer: key(9), silent };
+        tokio::spawn(super::super::server::serve(listener, router.clone()));
+        let daemon = Daemon { api, router, handle, joins, issuer: key(9), silent };
         daemon
             .until("/v1/relays", |all| {
                 let up =

@@ -5,6 +5,7 @@ mod daemon;
 mod following;
 mod joining;
 mod meshed;
+mod requested;
 
 use super::*;
 use crate::controller::credentials::Admits;
