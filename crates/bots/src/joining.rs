@@ -16,6 +16,8 @@ use tokio::task::JoinSet;
 
 /// How many questions are under way at a time: a controller takes 64 connections of an ip.
 const AT_ONCE: usize = 32;
+/// How long a controller that cannot be reached is asked again before a walker has a place.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A lease is renewed so often while it lasts.
 const RENEWALS: u32 = 3;
 /// How soon a walker whose relay is lost asks again; by its number some milliseconds more.
@@ -39,6 +41,8 @@ struct Question {
     walker: u32,
     key: ClientKey,
     credential: Option<String>,
+    /// The first of the walker's, which waits for a controller that is away.
+    is_first: bool,
     what: What,
 }
 
@@ -169,9 +173,10 @@ impl Joining {
 
     fn ask(&self, walker: u32, seat: &Seat, what: What) {
         let (key, credential) = (seat.key.clone(), seat.credential.clone());
+        let is_first = seat.appears.is_some();
         if let Some(asks) = &self.asks {
             // The thread runs as long as there is somebody who asks.
-            let _ = asks.send(Question { walker, key, credential, what });
+            let _ = asks.send(Question { walker, key, credential, is_first, what });
         }
     }
 }
@@ -193,7 +198,7 @@ async fn answer_all(
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut under_way = JoinSet::new();
-    while let Some(Question { walker, key, credential, what }) = asked.recv().await {
+    while let Some(Question { walker, key, credential, is_first, what }) = asked.recv().await {
         while under_way.try_join_next().is_some() {}
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let (mut ask, answers) = (ask.clone(), answers.clone());
@@ -201,7 +206,10 @@ async fn answer_all(
         under_way.spawn(async move {
             match what {
                 What::Place => {
-                    let place = ask.join(&key, &[]).await;
+                    let place = match is_first {
+                        true => ask.join_within(&key, &[], PATIENCE).await,
+                        false => ask.join(&key, &[]).await,
+                    };
                     let _ = answers.send(Answered { walker, place });
                 }
                 // The lease ends if nobody hears of it.
@@ -213,13 +221,13 @@ async fn answer_all(
     under_way.join_all().await;
 }
 
-/// The relays that take walkers, by their addresses and keys.
+/// The relays that take walkers, by their addresses and keys. A controller that is away is waited for a while.
 ///
 /// # Errors
 /// The controller cannot be reached, or refuses.
 pub fn relays_of(ask: &Ask) -> Result<Vec<crate::RelayTarget>, CrowdError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let relays = runtime.block_on(ask.relays(&ClientKey::generate()?));
+    let relays = runtime.block_on(ask.relays_within(&ClientKey::generate()?, PATIENCE));
     let target = |relay: canopy_client::join::RelayPlace| crate::RelayTarget {
         address: relay.address,
         key: Some(RelayKey::to_bytes(relay.key)),

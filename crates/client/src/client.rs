@@ -112,7 +112,8 @@ impl Client {
     /// # Errors
     /// [`PublishError`] if it was not sent.
     pub fn publish_with(&self, update: Outgoing<'_>) -> Result<(), PublishError> {
-        let sent = self.shared().lock().publish(&update);
+        let now = self.shared().now();
+        let sent = self.shared().lock().publish(now, &update);
         self.look_into(sent)
     }
 
@@ -147,7 +148,8 @@ impl Client {
     ) -> Result<(), PublishError> {
         // Without the lock, as the iterator is the application's.
         let updates: Vec<_> = updates.into_iter().collect();
-        let sent = self.shared().lock().publish_many(&updates);
+        let now = self.shared().now();
+        let sent = self.shared().lock().publish_many(now, &updates);
         self.look_into(sent)
     }
 

@@ -7,16 +7,19 @@
 //!  hears:    old          both       both            both          next        next
 //! ```
 //!
-//! Until it lingers the member can stay where it is, and does if the next relay fails.
+//! Until it lingers the member can stay where it is, and does if the next relay fails. When it begins to linger, what it
+//! publishes waits for a moment: what it has published over the old relay is to arrive first, wherever that is the longer
+//! way.
 
 use crate::answer::Answers;
-use crate::merge::{AHEAD, Brought, LeftOut, Merge};
+use crate::held::Held;
+use crate::merge::{AHEAD, Brought, LeftOut, Merge, is_after};
 use crate::relay_socket::RelaySocket;
 use crate::reports::Reports;
 use crate::{Participant, Update};
 use canopy_session::{Session, State};
 use canopy_wire::{Group, Level, MAX_DATAGRAM, Time, Weight};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -33,6 +36,13 @@ const AFTERWARDS: Duration = Duration::from_secs(1);
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// It answers for all subscriptions within this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the client publishes waits for so long once it has turned, and for as long as the old relay is behind the next
+/// one as far as it can tell, [`AHEAD`] at most: what it has published over the old relay has arrived everywhere by then.
+/// Relays that change their parents go by the same times.
+const HOLD: Duration = Duration::from_millis(100);
+/// How many of the client's own updates are remembered that are still on their way round, over the old relay to the next.
+const MOST_ON_THEIR_WAY: usize = 1_024;
 
 /// What became of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +110,13 @@ pub(crate) struct Handover {
     /// relays are asked, and the old one is heard long enough.
     unanswered: BTreeSet<Group>,
     pub(crate) merge: Merge,
+    /// What the client has published over the old relay, by number, and when, as long as the next one has not brought it.
+    on_their_way: VecDeque<(u16, Time)>,
+    /// How long that took at most which came round. No way over the world's tree is by more longer over the old relay
+    /// than over the next.
+    round: Duration,
+    /// What waits to be published over the next relay, just after it has taken the lead.
+    pub(crate) held: Option<Held>,
 }
 
 impl Handover {
@@ -115,6 +132,9 @@ impl Handover {
             is_refused: false,
             unanswered: BTreeSet::new(),
             merge,
+            on_their_way: VecDeque::new(),
+            round: Duration::ZERO,
+            held: None,
         }
     }
 
@@ -133,9 +153,44 @@ impl Handover {
         let own = if by == Brought::ByNext { self.was } else { self.is };
         if own == Some(update.from) {
             to.stats.echoes += 1;
+            if by == Brought::ByNext {
+                self.come_round(now, update.series);
+            }
             return;
         }
         self.merge.bring(now, by, update, |update| to.take(update));
+    }
+
+    /// The client has published so many updates over the relay that leads; `next` is the number of the one after them.
+    pub(crate) fn note_published(&mut self, now: Time, next: u16, updates: usize) {
+        if self.has_turned() {
+            return;
+        }
+        let updates = updates.min(MOST_ON_THEIR_WAY) as u16;
+        let numbers = (1..=updates).rev().map(|back| (next.wrapping_sub(back), now));
+        self.on_their_way.extend(numbers);
+        let too_many = self.on_their_way.len().saturating_sub(MOST_ON_THEIR_WAY);
+        self.on_their_way.drain(..too_many);
+    }
+
+    /// The next relay has brought what the client has published over the old one.
+    fn come_round(&mut self, now: Time, series: u16) {
+        while let Some((number, at)) = self.on_their_way.front().copied()
+            && !is_after(number, series)
+        {
+            self.on_their_way.pop_front();
+            if number == series {
+                self.round = self.round.max(now.since(at));
+            }
+        }
+    }
+
+    /// For how long the old relay may bring what the client has published later than the next one would. Whoever the
+    /// client hears is as far from it as it is from them. Where it hears neither others nor itself by both, the
+    /// way from relay to relay is taken to be no longer than the one over the client.
+    fn behind(&self) -> Duration {
+        let old = self.other.as_ref().and_then(|old| old.session.round_trip());
+        self.merge.lead().max(self.round).max(old.unwrap_or_default()).min(AHEAD)
     }
 
     /// What is to be done now. `is_lost`: the relay that leads is, as it seems.
@@ -206,6 +261,7 @@ impl Handover {
     pub(crate) fn turn(&mut self, now: Time, is: Option<Participant>, to: &mut Reports) {
         self.is = is;
         self.phase = Phase::Lingering { until: now + LINGER };
+        self.held = is.map(|_| Held::until(now + HOLD + self.behind()));
         self.merge.turn(now, |update| to.take(update));
     }
 
@@ -253,7 +309,8 @@ impl Handover {
             Phase::Leaving => None,
         };
         let session = self.other.as_ref().and_then(|other| other.session.poll_timeout());
-        [phase, session, self.merge.due()].into_iter().flatten().min()
+        let held = self.held.as_ref().map(|held| held.until);
+        [phase, session, self.merge.due(), held].into_iter().flatten().min()
     }
 }
 

@@ -113,6 +113,8 @@ mod event;
 mod geometry;
 #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
 mod handover;
+#[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
+mod held;
 mod inbox;
 #[cfg(feature = "join")]
 pub mod join;

@@ -261,8 +261,11 @@ impl Member {
         self.relays.error(self.comtree, waited)
     }
 
-    pub(crate) fn publish(&mut self, update: &Outgoing<'_>) -> Result<(), PublishError> {
+    pub(crate) fn publish(&mut self, now: Time, update: &Outgoing<'_>) -> Result<(), PublishError> {
         update.check(self.reports.epoch())?;
+        if self.hold_back(std::slice::from_ref(update))? {
+            return Ok(());
+        }
         let mut out = [0; MAX_DATAGRAM];
         let len = match self.session.publish_record(&update.record(0), &mut out) {
             Ok(len) => len,
@@ -270,23 +273,37 @@ impl Member {
             Err(_) => return Err(PublishError::TooLong(update.payload.len())),
         };
         self.relay_socket.send(&out[..len]).map_err(publish_error)?;
-        self.reports.stats.published += 1;
+        self.note_published(now, 1);
         Ok(())
     }
 
     /// Sends updates in as few datagrams as they fit in.
-    pub(crate) fn publish_many(&mut self, updates: &[Outgoing<'_>]) -> Result<(), PublishError> {
+    pub(crate) fn publish_many(
+        &mut self,
+        now: Time,
+        updates: &[Outgoing<'_>],
+    ) -> Result<(), PublishError> {
         if self.session.state() != State::Connected {
             return Err(self.not_connected());
         }
         let epoch = self.reports.epoch();
         updates.iter().try_for_each(|update| update.check(epoch))?;
+        if self.hold_back(updates)? {
+            return Ok(());
+        }
         let bundles = Bundles::pack(&mut self.session, self.comtree, updates);
         for run in bundles.runs() {
             self.relay_socket.send_run(&run).map_err(publish_error)?;
         }
-        self.reports.stats.published += bundles.updates();
+        self.note_published(now, bundles.updates() as usize);
         Ok(())
+    }
+
+    fn note_published(&mut self, now: Time, updates: usize) {
+        self.reports.stats.published += updates as u64;
+        if let Some(handover) = &mut self.handover {
+            handover.note_published(now, self.session.take_series(0), updates);
+        }
     }
 
     fn not_connected(&self) -> PublishError {

@@ -58,6 +58,8 @@ pub(crate) struct Merge {
     /// When each of that came, and of whom. What is taken before its time stays here until then.
     came: VecDeque<(Time, Address)>,
     waits: usize,
+    /// By how much the old relay was behind the next one at most, as far as it is known.
+    lead: Duration,
     left_out: LeftOut,
 }
 
@@ -76,8 +78,12 @@ impl Merge {
             return;
         }
         // What the publisher sent before goes first: who brings this one does not bring that any more.
-        while let Some(before) = self.take_waiting(src, |_, of| !is_after(of.series, update.series))
+        while let Some((came, before)) =
+            self.take_waiting(src, |_, of| !is_after(of.series, update.series))
         {
+            if before.series == update.series {
+                self.lead = self.lead.max(now.since(came));
+            }
             self.pass(now, Brought::ByNext, before, &mut take);
         }
         self.pass(now, by, update, &mut take);
@@ -111,6 +117,12 @@ impl Merge {
         self.came.front().map(|(came, _)| *came + AHEAD)
     }
 
+    /// By how much the old relay was behind the next one at most, with updates that both have brought; no more than
+    /// [`AHEAD`].
+    pub(crate) fn lead(&self) -> Duration {
+        self.lead
+    }
+
     /// What was left out so far.
     pub(crate) fn left_out(&self) -> LeftOut {
         self.left_out
@@ -139,7 +151,7 @@ impl Merge {
         take: &mut impl FnMut(Update),
     ) {
         self.came.pop_front();
-        if let Some(first) = self.take_waiting(src, |at, _| at <= came) {
+        if let Some((_, first)) = self.take_waiting(src, |at, _| at <= came) {
             self.pass(now, Brought::ByNext, first, take);
         }
     }
@@ -148,15 +160,15 @@ impl Merge {
         &mut self,
         src: Address,
         is_due: impl Fn(Time, &Update) -> bool,
-    ) -> Option<Update> {
+    ) -> Option<(Time, Update)> {
         let of_src = self.waiting.get_mut(&src)?;
         of_src.front().filter(|(came, update)| is_due(*came, update))?;
-        let (_, update) = of_src.pop_front()?;
+        let first = of_src.pop_front()?;
         if of_src.is_empty() {
             self.waiting.remove(&src);
         }
         self.waits -= 1;
-        Some(update)
+        Some(first)
     }
 
     fn pass(&mut self, now: Time, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
@@ -178,7 +190,7 @@ impl Merge {
 }
 
 /// Whether a number is behind another, as they go round.
-fn is_after(series: u16, other: u16) -> bool {
+pub(crate) fn is_after(series: u16, other: u16) -> bool {
     (1..=u16::MAX / 2).contains(&series.wrapping_sub(other))
 }
 

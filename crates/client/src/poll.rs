@@ -197,7 +197,7 @@ impl PollClient {
     /// # Errors
     /// [`PublishError`] if it was not sent.
     pub fn publish_with(&mut self, update: Outgoing<'_>) -> Result<(), PublishError> {
-        self.member.publish(&update)
+        self.member.publish(self.clock.now(), &update)
     }
 
     /// Sends an update to one participant. Whether the address is still theirs, only you can know:
@@ -232,7 +232,8 @@ impl PollClient {
         &mut self,
         updates: impl IntoIterator<Item = Outgoing<'a>>,
     ) -> Result<(), PublishError> {
-        self.member.publish_many(&updates.into_iter().collect::<Vec<_>>())
+        let updates: Vec<_> = updates.into_iter().collect();
+        self.member.publish_many(self.clock.now(), &updates)
     }
 
     /// Subscribes to the updates of `group` up to `level`; replaces the level of an earlier

@@ -1,18 +1,16 @@
 //! The two questions of whoever joins: which relays to measure, and then for a place.
 
+use super::patience::{Patience, may_be_mended};
 use super::{ANSWER_LIMIT, Ask, JoinError, Nearness, Place, Relays, measure};
 use crate::ClientKey;
 use canopy_channel::{Channel, ChannelError, Hello};
 use serde::de::DeserializeOwned;
-use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// A channel rests for so long at most while relays are measured. The controller takes so many of one ip only, and
 /// others behind the same address are to have room while relays leave hellos unanswered.
 const RESTS: Duration = Duration::from_millis(100);
-/// How long to wait before a channel that has ended is made again, milliseconds; a quarter of a second at most is added by chance.
-const PAUSE_MS: u64 = 100;
 
 /// How near relays are, before a place is asked for.
 #[derive(Debug, Default)]
@@ -27,9 +25,14 @@ impl Ask {
     /// Measures for so long at most the relays that the controller names.
     ///
     /// # Errors
-    /// The controller cannot be reached, or refuses.
-    pub(crate) async fn look(&self, key: &ClientKey, most: Duration) -> Result<Looked, JoinError> {
-        let (channel, Relays { relays }) = self.ask_anew(key, &Hello::Relays).await?;
+    /// The controller cannot be reached, which no other try would mend, or refuses.
+    pub(crate) async fn look(
+        &self,
+        key: &ClientKey,
+        most: Duration,
+        patience: &mut Patience,
+    ) -> Result<Looked, JoinError> {
+        let (channel, Relays { relays }) = self.ask_anew(key, &Hello::Relays, patience).await?;
         let measuring = measure(&relays, most);
         tokio::pin!(measuring);
         if let Ok(measured) = timeout(RESTS, &mut measuring).await {
@@ -42,11 +45,12 @@ impl Ask {
     /// Asks for a place, as [`Ask::join`] does.
     ///
     /// # Errors
-    /// The controller cannot be reached, or refuses.
+    /// The controller cannot be reached, which no other try would mend, or refuses.
     pub(crate) async fn enter(
         &self,
         key: &ClientKey,
         looked: Looked,
+        patience: &mut Patience,
     ) -> Result<(Place, Vec<Nearness>), JoinError> {
         let Looked { measured, channel } = looked;
         let hello = Hello::Join(self.wish(&measured));
@@ -56,29 +60,29 @@ impl Ask {
         };
         let place = match answered {
             // If the question was heard, the answer to another is the same.
-            Err(error) if has_ended(&error) => self.ask_anew(key, &hello).await?.1,
+            Err(error) if may_be_mended(&error) => self.ask_anew(key, &hello, patience).await?.1,
             answered => answered.map_err(|error| self.failed(error))?,
         };
         Ok((place, measured))
     }
 
-    /// Asks over a new channel, and over another after a while if that ends without an answer: there may be as many of
-    /// this ip at the moment as the controller takes.
-    async fn ask_anew<T: DeserializeOwned>(
+    /// Asks over a new channel, and over another after a while if that comes to nothing: the controller may start again,
+    /// or there are as many of this ip at the moment as it takes.
+    pub(super) async fn ask_anew<T: DeserializeOwned>(
         &self,
         key: &ClientKey,
         hello: &Hello,
+        patience: &mut Patience,
     ) -> Result<(Channel, T), JoinError> {
-        let answered = match self.try_to_ask(key, hello).await {
-            Err(error) if has_ended(&error) => {
-                let mut more = [0];
-                let _ = getrandom::fill(&mut more);
-                sleep(Duration::from_millis(PAUSE_MS + u64::from(more[0]))).await;
-                self.try_to_ask(key, hello).await
+        loop {
+            match self.try_to_ask(key, hello).await {
+                Ok(answered) => return Ok(answered),
+                Err(error) => {
+                    let pause = patience.pause_after(error);
+                    sleep(pause.map_err(|error| self.failed(error))?).await;
+                }
             }
-            answered => answered,
-        };
-        answered.map_err(|error| self.failed(error))
+        }
     }
 
     async fn try_to_ask<T: DeserializeOwned>(
@@ -89,19 +93,6 @@ impl Ask {
         let mut channel = self.connect(key).await?;
         let answer = channel.ask(hello, ANSWER_LIMIT).await?;
         Ok((channel, answer))
-    }
-}
-
-/// Whether the controller has ended a channel that there was.
-fn has_ended(error: &ChannelError) -> bool {
-    match error {
-        ChannelError::Ended => true,
-        ChannelError::Io(error) => {
-            let ended =
-                [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe];
-            ended.contains(&error.kind())
-        }
-        _ => false,
     }
 }
 
@@ -151,8 +142,9 @@ mod tests {
             unreachable!("it joins")
         };
         let join = async {
-            let looked = ask.look(&key, Duration::from_millis(1)).await.unwrap();
-            ask.enter(&key, looked).await.unwrap()
+            let mut patience = Patience::new(LIMIT);
+            let looked = ask.look(&key, Duration::from_millis(1), &mut patience).await.unwrap();
+            ask.enter(&key, looked, &mut patience).await.unwrap()
         };
         let ((place, _), channels) = tokio::join!(join, serve);
         assert_eq!(place.address, "1.64");
@@ -193,7 +185,8 @@ mod tests {
             channel.asked(LIMIT).await.map(|_| ())
         };
         let looks = async {
-            let looked = ask.look(&key, LIMIT * 2);
+            let mut patience = Patience::new(LIMIT);
+            let looked = ask.look(&key, LIMIT * 2, &mut patience);
             tokio::pin!(looked);
             // It still measures when its channel has ended.
             tokio::select! {

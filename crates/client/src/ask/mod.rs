@@ -2,11 +2,13 @@
 
 mod looked;
 mod measure;
+mod patience;
 
 pub use canopy_channel::{Budget as JoinBudget, Nearness};
 pub(crate) use looked::Looked;
 pub(crate) use measure::all as measure;
 pub use measure::ask_once;
+pub(crate) use patience::Patience;
 
 use crate::{ClientKey, ConnectError, Refusal, RelayKey};
 use canopy_channel::{Budget, Channel, ChannelError, Hello, Join};
@@ -16,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 /// How long a connection to the controller may take.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
@@ -175,12 +177,38 @@ impl Ask {
         Ok(relays)
     }
 
+    /// The same, and asks again while the controller cannot be reached, after pauses that grow, for `most` altogether.
+    ///
+    /// # Errors
+    /// The controller could not be reached in this time, cannot be by this key or name, or refuses.
+    pub async fn relays_within(
+        &self,
+        key: &ClientKey,
+        most: Duration,
+    ) -> Result<Vec<RelayPlace>, JoinError> {
+        let Relays { relays } = self.ask_within(key, &Hello::Relays, most).await?;
+        Ok(relays)
+    }
+
     /// Asks for a place. Who has one gets the same again, unless its relay was given up meanwhile.
     ///
     /// # Errors
     /// The controller cannot be reached, or refuses.
     pub async fn join(&self, key: &ClientKey, measured: &[Nearness]) -> Result<Place, JoinError> {
         self.ask(key, &Hello::Join(self.wish(measured))).await
+    }
+
+    /// The same, and asks again while the controller cannot be reached, after pauses that grow, for `most` altogether.
+    ///
+    /// # Errors
+    /// The controller could not be reached in this time, cannot be by this key or name, or refuses.
+    pub async fn join_within(
+        &self,
+        key: &ClientKey,
+        measured: &[Nearness],
+        most: Duration,
+    ) -> Result<Place, JoinError> {
+        self.ask_within(key, &Hello::Join(self.wish(measured)), most).await
     }
 
     /// Prolongs the lease of a place, as [`Ask::join`] does.
@@ -240,6 +268,20 @@ impl Ask {
         hello: &Hello,
     ) -> Result<T, JoinError> {
         self.ask_over(&mut self.call(key).await?, hello).await
+    }
+
+    async fn ask_within<T: DeserializeOwned>(
+        &self,
+        key: &ClientKey,
+        hello: &Hello,
+        most: Duration,
+    ) -> Result<T, JoinError> {
+        let mut patience = Patience::new(most);
+        let until = patience.until();
+        match timeout_at(until, self.ask_anew(key, hello, &mut patience)).await {
+            Ok(answered) => answered.map(|(_, answer)| answer),
+            Err(_elapsed) => Err(patience.over(&self.controller)),
+        }
     }
 
     async fn ask_over<T: DeserializeOwned>(

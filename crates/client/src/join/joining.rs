@@ -9,6 +9,10 @@ use canopy_wire::Time;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+/// Who asks gives up by itself when joining takes too long, and has so long to say why.
+const SAYS_WHY: Duration = Duration::from_secs(1);
 
 /// A client that is about to join a world: made by [`JoinBuilder::open`], and polled until it has, for
 /// example each frame of a loading screen. Dropping it gives the place back, if there is one already.
@@ -53,7 +57,7 @@ impl Joining {
         let until = clock.now() + builder.timeout;
         let key = builder.client_key()?;
         let waker = Arc::new(Waker::new().map_err(JoinError::System)?);
-        let asking = Apart::start(builder.asker(&key), waker.clone());
+        let asking = Apart::start(builder.asker(&key), builder.timeout, waker.clone());
         let (apart, entered) = asking.map_err(JoinError::System)?;
         let state = State::Asking(apart, entered);
         Ok(Joining { builder, key, clock, until, waker, state })
@@ -69,7 +73,7 @@ impl Joining {
                     Err(error) => (State::Over, Some(Err(error))),
                 },
                 Ok(Err(error)) => (State::Over, Some(Err(error))),
-                Err(TryRecvError::Empty) if self.clock.now() < self.until => {
+                Err(TryRecvError::Empty) if self.clock.now() < self.until + SAYS_WHY => {
                     (State::Asking(apart, entered), None)
                 }
                 Err(_) => {
@@ -115,10 +119,11 @@ impl Joining {
             if let Some(joined) = self.poll() {
                 return joined;
             }
+            let until = self.until + SAYS_WHY;
             match &mut self.state {
                 State::Connecting(client) => client.sleep(self.until),
                 // If the system cannot wait, the loop looks again at once.
-                _ => _ = wait_any_readable([], &self.waker, &self.clock, Some(self.until)),
+                _ => _ = wait_any_readable([], &self.waker, &self.clock, Some(until)),
             }
         }
     }

@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Before it joins, the client measures the relays that the controller names, and says how far they
-//! are. While it is in the world it renews its lease three times before that would end. A controller that cannot be
+//! are. A controller that is away is waited for, as long as [`JoinBuilder::timeout`] says. While it is in the world it renews its lease three times before that would end. A controller that cannot be
 //! reached stops nobody who is in: the client asks it again and again.
 //!
 //! When the relay drains, or another is nearer, the client moves: it makes a session at the other relay beside
@@ -54,6 +54,7 @@ pub use crate::ask::{
 };
 pub use joining::Joining;
 
+use crate::ask::Patience;
 use crate::chance::Chance;
 use crate::keep::{Asker, Keeper};
 
@@ -64,7 +65,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 use task::Keeping;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 /// How long joining takes at most, unless it is said otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -176,7 +177,9 @@ impl JoinBuilder {
         JoinBuilder { measure: most, ..self }
     }
 
-    /// How long joining takes at most; 10 s unless set. Once connected a client never gives up.
+    /// How long joining takes at most; 10 s unless set. While the controller cannot be reached, it is asked again
+    /// after pauses that grow; what it refuses, and a wrong key or name, ends that at once or after a few tries.
+    /// Once connected a client never gives up.
     pub fn timeout(self, timeout: Duration) -> JoinBuilder {
         JoinBuilder { timeout, ..self }
     }
@@ -189,17 +192,16 @@ impl JoinBuilder {
     /// Joins the world, on tokio. A relay that is lost meanwhile is replaced like one that is lost later.
     ///
     /// # Errors
-    /// [`JoinError`]: the controller cannot be reached or refuses, or its relay does not take the
+    /// [`JoinError`]: the controller could not be reached in time or refuses, or its relay does not take the
     /// client in time.
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without I/O or time.
     pub async fn connect(self) -> Result<Client, JoinError> {
-        let until = Instant::now() + self.timeout;
-        let key = self.client_key()?;
+        let mut patience = Patience::new(self.timeout);
+        let (until, key) = (patience.until(), self.client_key()?);
         let mut asker = self.asker(&key);
-        let entered = timeout_at(until, asker.enter()).await;
-        let (place, measured) = entered.unwrap_or_else(|_elapsed| Err(self.late()))?;
+        let (place, measured) = asker.enter(&mut patience).await?;
         let (clock, relay) = (Clock::start(), place.relay.address);
         let builder = match self.client(&place, &key) {
             Ok(builder) => builder,
@@ -222,7 +224,7 @@ impl JoinBuilder {
     /// Joins the world without a runtime: waits until a relay has taken the client.
     ///
     /// # Errors
-    /// [`JoinError`]: the controller cannot be reached or refuses, or its relay does not take the
+    /// [`JoinError`]: the controller could not be reached in time or refuses, or its relay does not take the
     /// client in time.
     pub fn connect_blocking(self) -> Result<PollClient, JoinError> {
         self.open()?.finish()
@@ -269,7 +271,6 @@ impl JoinBuilder {
 
     /// The controller has not answered in time.
     fn late(&self) -> JoinError {
-        let why = format!("it has not answered within {} s", self.timeout.as_secs_f64());
-        JoinError::Controller { controller: self.ask.controller.clone(), why }
+        Patience::new(self.timeout).over(&self.ask.controller)
     }
 }

@@ -4,7 +4,7 @@
 use super::following::Following;
 use super::keeper::Keeper;
 use super::question::{Answer, Asker, Question};
-use crate::ask::{JoinError, Nearness, Place};
+use crate::ask::{JoinError, Nearness, Patience, Place};
 use crate::member::Member;
 use crate::standing::Alert;
 use canopy_net::Waker;
@@ -12,6 +12,7 @@ use canopy_wire::Time;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The first answer: a place, and what was measured before.
@@ -27,11 +28,16 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Starts one, which asks for a place at once. With each answer the waker is used.
+    /// Starts one, which asks for a place at once, and again for so long while the controller cannot be reached. With each
+    /// answer the waker is used.
     ///
     /// # Errors
     /// The system gives no thread, or no file.
-    pub(crate) fn start(asker: Asker, waker: Arc<Waker>) -> io::Result<(Apart, Receiver<Entered>)> {
+    pub(crate) fn start(
+        asker: Asker,
+        span: Duration,
+        waker: Arc<Waker>,
+    ) -> io::Result<(Apart, Receiver<Entered>)> {
         let mut tokio = tokio::runtime::Builder::new_current_thread();
         let runtime = tokio.enable_io().enable_time().build()?;
         let (questions, mut asked) = unbounded_channel();
@@ -40,7 +46,7 @@ impl Apart {
         let (alert, alerts) = mpsc::channel(1);
         let work = async move {
             let wake = Wake(waker);
-            let mut asker = asker;
+            let (mut asker, mut patience) = (asker, Patience::new(span));
             // Nothing is asked but to leave while nobody has heard of a place.
             let looked = tokio::select! {
                 biased;
@@ -51,10 +57,10 @@ impl Apart {
                     }
                     return;
                 }
-                looked = asker.look() => looked,
+                looked = asker.look(&mut patience) => looked,
             };
             let entered = match looked {
-                Ok(looked) => asker.join(looked).await,
+                Ok(looked) => asker.join(looked, &mut patience).await,
                 Err(error) => Err(error),
             };
             let _ = enter.send(entered);

@@ -1,10 +1,11 @@
 //! What is asked of the controller for a client that it keeps in its world, one question at a time.
 
 use crate::ClientKey;
-use crate::ask::{Ask, JoinError, Looked, Nearness, Place, RelayPlace, measure};
+use crate::ask::{Ask, JoinError, Looked, Nearness, Patience, Place, RelayPlace, measure};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
+use tokio::time::timeout_at;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
@@ -61,26 +62,36 @@ impl Asker {
         self.terms.borrow().ask.clone()
     }
 
-    /// The first questions: measures the relays, and asks for a place.
-    pub(crate) async fn enter(&mut self) -> Result<(Place, Vec<Nearness>), JoinError> {
-        let looked = self.look().await?;
-        self.join(looked).await
+    /// The first questions: measures the relays, and asks for a place. They are asked again while the controller cannot
+    /// be reached.
+    pub(crate) async fn enter(
+        &mut self,
+        patience: &mut Patience,
+    ) -> Result<(Place, Vec<Nearness>), JoinError> {
+        let looked = self.look(patience).await?;
+        self.join(looked, patience).await
     }
 
     /// How near relays are, before a place is asked for.
-    pub(crate) async fn look(&self) -> Result<Looked, JoinError> {
-        match self.measure {
-            Duration::ZERO => Ok(Looked::default()),
-            most => self.ask().look(&self.key, most).await,
+    pub(crate) async fn look(&self, patience: &mut Patience) -> Result<Looked, JoinError> {
+        if self.measure.is_zero() {
+            return Ok(Looked::default());
         }
+        let (ask, until) = (self.ask(), patience.until());
+        let looked = timeout_at(until, ask.look(&self.key, self.measure, patience)).await;
+        looked.unwrap_or_else(|_elapsed| Err(patience.over(&ask.controller)))
     }
 
     /// Asks for a place, with what was measured.
     pub(crate) async fn join(
         &mut self,
         looked: Looked,
+        patience: &mut Patience,
     ) -> Result<(Place, Vec<Nearness>), JoinError> {
-        let (place, measured) = self.ask().enter(&self.key, looked).await?;
+        let (ask, until) = (self.ask(), patience.until());
+        let entered = timeout_at(until, ask.enter(&self.key, looked, patience)).await;
+        let over = |_elapsed| Err(patience.over(&ask.controller));
+        let (place, measured) = entered.unwrap_or_else(over)?;
         Ok((self.note(Ok(place))?, measured))
     }
 

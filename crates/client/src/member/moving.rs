@@ -4,13 +4,17 @@ use super::{Member, PASS_AFTER_SILENCE};
 use crate::handover::{Handover, Other, Outcome, Step};
 use crate::relay_socket::RelaySocket;
 use crate::relays::Relays;
-use crate::{Event, Participant};
+use crate::{Event, Outgoing, Participant, PublishError};
 use canopy_net::{Receiver, Socket};
 use canopy_session::{PublicKey, State};
 use canopy_wire::Time;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What the system has no room for is sent again after this.
+const SEND_AGAIN: Duration = Duration::from_millis(5);
 
 impl Member {
     /// Whether the application has left the world.
@@ -140,6 +144,7 @@ impl Member {
 
     /// Takes the steps of a move that are due.
     pub(super) fn turn_handover(&mut self, now: Time) {
+        self.let_go_in_time(now);
         let Some(mut handover) = self.handover.take() else { return };
         let is_in = |other: &Other| other.session.state() == State::Connected;
         let is_lost = self.session.state() != State::Connected
@@ -204,8 +209,49 @@ impl Member {
         handover.turn(now, is, &mut self.reports);
     }
 
+    /// Keeps what is published while what went by the old relay is still on its way. False if it is to be sent at once.
+    ///
+    /// # Errors
+    /// So much waits that it had to be sent before its time, and the system has no room for it.
+    pub(super) fn hold_back(&mut self, updates: &[Outgoing<'_>]) -> Result<bool, PublishError> {
+        let is_in = self.session.state() == State::Connected;
+        let held = self.handover.as_mut().and_then(|of| of.held.as_mut());
+        let Some(held) = held.filter(|_| is_in) else { return Ok(false) };
+        if held.keep(updates) {
+            self.reports.stats.published += updates.len() as u64;
+            return Ok(true);
+        }
+        // An update that overtakes another does less harm than one that is lost.
+        if self.let_go() { Ok(false) } else { Err(PublishError::Busy) }
+    }
+
+    fn let_go_in_time(&mut self, now: Time) {
+        let until = self.handover.as_ref().and_then(|of| Some(of.held.as_ref()?.until));
+        if until.is_some_and(|until| until <= now)
+            && !self.let_go()
+            && let Some(held) = self.handover.as_mut().and_then(|of| of.held.as_mut())
+        {
+            held.until = now + SEND_AGAIN;
+        }
+    }
+
+    /// Publishes what was held. Returns whether nothing waits any more.
+    fn let_go(&mut self) -> bool {
+        let Member { session, comtree, relay_socket, handover, .. } = self;
+        let Some(handover) = handover else { return true };
+        let Some(held) = &mut handover.held else { return true };
+        // If the relay is lost, so is what was meant for it.
+        let is_in = session.state() == State::Connected;
+        if is_in && !held.send(session, *comtree, relay_socket) {
+            return false;
+        }
+        handover.held = None;
+        true
+    }
+
     /// Ends what there is beside the session.
     pub(super) fn end_handover(&mut self, now: Time) {
+        self.let_go();
         if let Some(mut handover) = self.handover.take() {
             if handover.other.is_some() {
                 let outcome = if handover.has_turned() { Outcome::Moved } else { Outcome::Stayed };

@@ -40,8 +40,8 @@ pub(crate) struct Script {
     /// Somebody has subscribed, or left.
     pub(crate) subscribed: bool,
     pub(crate) has_left: bool,
-    /// How many updates it was sent.
-    heard: usize,
+    /// What it was sent of updates: when, their numbers, and what is in them.
+    heard: Vec<(Time, u16, Vec<u8>)>,
 }
 
 impl Script {
@@ -72,7 +72,7 @@ impl Script {
             refuses_groups: None,
             subscribed: false,
             has_left: false,
-            heard: 0,
+            heard: Vec::new(),
         }
     }
 
@@ -122,7 +122,11 @@ impl Script {
                     let sequence = Subscribe::new_checked(&packet).unwrap().sequence();
                     self.acknowledge(sequence);
                 }
-                Kind::Updates => self.heard += packet.updates().unwrap().count(),
+                Kind::Updates => {
+                    let updates = packet.updates().unwrap();
+                    let heard = updates.map(|of| (now, of.series, of.payload.to_vec()));
+                    self.heard.extend(heard);
+                }
                 Kind::Request => {
                     let sequence = NumberedRequest::decode(&packet).unwrap().sequence;
                     self.respond(Response { sequence, status: RequestStatus::Done });
@@ -384,15 +388,15 @@ fn an_answer_to_an_earlier_session_is_refused() {
     world.relays[0].publish(Address::unicast(1, 9), &[b"question"]);
     world.settle();
     let update = world.member.inbox().next_update().unwrap();
-    world.member.publish(&Outgoing::reply(&update, b"answer")).unwrap();
+    world.member.publish(world.now, &Outgoing::reply(&update, b"answer")).unwrap();
     world.relays[0].drain();
     world.settle();
-    let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
+    let refused = world.member.publish(world.now, &Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::NotConnected)));
     world.run(Duration::from_millis(500));
-    let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
+    let refused = world.member.publish(world.now, &Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::Stale)));
-    world.member.publish(&Outgoing::to(update.from, b"at one's own risk")).unwrap();
+    world.member.publish(world.now, &Outgoing::to(update.from, b"at one's own risk")).unwrap();
 }
 
 #[test]

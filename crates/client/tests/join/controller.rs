@@ -33,10 +33,19 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) fn start(address: SocketAddr, answer: Reply<Value>) -> Controller {
+        Controller::listen(Controller::bind(address), answer)
+    }
+
+    /// Its address; whoever calls there is refused before it listens.
+    pub(crate) fn bind(address: SocketAddr) -> TcpSocket {
         // One that comes after another has its address.
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(address).unwrap();
+        socket
+    }
+
+    pub(crate) fn listen(socket: TcpSocket, answer: Reply<Value>) -> Controller {
         let listener = socket.listen(16).unwrap();
         let address = listener.local_addr().unwrap();
         let (tell, asked) = mpsc::unbounded_channel();

@@ -8,7 +8,7 @@ mod polled;
 
 use bed::Relay;
 use canopy_channel::{Hello, Reply};
-use canopy_client::{Client, Event, Group, Level};
+use canopy_client::{Client, Event, Group, JoinError, Level, RelayKey};
 use canopy_node::Command;
 use controller::{Controller, LEASE_MS, LIMIT, place, refusal, soon, start_relay};
 use serde_json::Value;
@@ -115,4 +115,49 @@ async fn relays_are_measured_again_and_who_has_a_nearer_one_may_move() {
     client.leave().await;
     controller.end().await;
     relay.end(Command::Stop);
+}
+
+#[tokio::test]
+async fn who_joins_waits_for_a_controller_that_is_away() {
+    let relay = start_relay();
+    let place = place("eu-1", &relay, "1.64");
+    for measure in [Duration::ZERO, Duration::from_millis(100)] {
+        let socket = Controller::bind("127.0.0.1:0".parse().unwrap());
+        let join = Client::join(socket.local_addr().unwrap(), Controller::key(), "lobby");
+        let joins = join.measure(measure).timeout(LIMIT).connect();
+        let starts = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Controller::listen(socket, place.clone())
+        };
+        let (client, controller) = tokio::join!(joins, starts);
+        client.unwrap().leave().await;
+        controller.end().await;
+    }
+    relay.end(Command::Stop);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_controller_in_vain_is_told_what_the_last_try_has_met() {
+    let away = Controller::bind("127.0.0.1:0".parse().unwrap());
+    let (address, most) = (away.local_addr().unwrap(), Duration::from_millis(500));
+    let began = tokio::time::Instant::now();
+    let join = Client::join(address, Controller::key(), "lobby").timeout(most);
+    let told = soon("an error", join.connect()).await.unwrap_err().to_string();
+    assert!(began.elapsed() >= most, "{:?}", began.elapsed());
+    let says = |what: &str| told.contains(what);
+    assert!(says(&address.to_string()) && says("tries within 0.5 s") && says("refused"), "{told}");
+}
+
+#[tokio::test]
+async fn what_no_other_try_mends_ends_a_join_before_its_time() {
+    let controller = Controller::start("127.0.0.1:0".parse().unwrap(), refusal("it closes"));
+    let join = |key| Client::join(controller.address, key, "lobby").measure(Duration::ZERO);
+    // Much longer than this test waits for anything.
+    let join = |key| join(key).timeout(LIMIT * 60);
+    let refused = soon("a refusal", join(Controller::key()).connect()).await.unwrap_err();
+    assert!(matches!(refused, JoinError::Refused(why) if why.what == "it closes"));
+    let other = RelayKey::new([1; 32]);
+    let ended = soon("an end", join(other).connect()).await.unwrap_err().to_string();
+    assert!(ended.contains("key is right"), "{ended}");
+    controller.end().await;
 }

@@ -123,8 +123,23 @@ async fn a_game_is_told_of_refusals_and_plays_on() {
     let refused = join.clone().connect_blocking().unwrap_err();
     assert!(matches!(refused, JoinError::Refused(why) if why.what == "you are barred"));
     let address = controller.end().await;
-    let away = join.connect_blocking().unwrap_err().to_string();
+    let soon = Duration::from_millis(500);
+    let away = join.timeout(soon).connect_blocking().unwrap_err().to_string();
     assert!(away.contains(&address.to_string()) && away.contains("check its address"), "{away}");
+    assert!(away.contains("tries within 0.5 s") && away.contains("refused"), "{away}");
+    relay.end(Command::Stop);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_game_that_joins_waits_for_a_controller_that_is_away() {
+    let relay = start_relay();
+    let socket = Controller::bind("127.0.0.1:0".parse().unwrap());
+    let join = PollClient::join(socket.local_addr().unwrap(), Controller::key(), "lobby");
+    let joins = tokio::task::spawn_blocking(|| join.timeout(LIMIT).connect_blocking());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let controller = Controller::listen(socket, place("eu-1", &relay, "1.64"));
+    assert_eq!(joins.await.unwrap().unwrap().relay(), relay.address());
+    controller.end().await;
     relay.end(Command::Stop);
 }
 

@@ -293,7 +293,10 @@ impl Sim {
             }
         }
         // Who sends hears soon that nothing listens.
-        let _ = self.world.member.publish(&Outgoing::new(Group::new(7), Level(0), b"here"));
+        let _ = self
+            .world
+            .member
+            .publish(self.world.now, &Outgoing::new(Group::new(7), Level(0), b"here"));
         self.world.settle();
         self.ask();
         self.hear();
@@ -423,7 +426,10 @@ fn who_is_refused_for_good_asks_ever_more_seldom() {
     sim.world.relays[0].silent = true;
     let (start, mut asked) = (sim.world.now, Vec::new());
     while sim.world.now.since(start) < Duration::from_secs(60) {
-        let _ = sim.world.member.publish(&Outgoing::new(Group::new(7), Level(0), b"here"));
+        let _ = sim
+            .world
+            .member
+            .publish(sim.world.now, &Outgoing::new(Group::new(7), Level(0), b"here"));
         sim.world.settle();
         let now = sim.world.now;
         if let Some(question) = sim.keeper.turn(now, &mut sim.world.member) {
