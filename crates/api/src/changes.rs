@@ -38,7 +38,7 @@ pub struct WorldChange {
     /// 100 to 60000. It holds at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_ms: Option<u32>,
-    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits. It holds at once.
+    /// Whether, over a budget, updates of higher levels go beyond the floor only where none of a lower level waits. It holds at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels_first: Option<bool>,
     /// What the members of a comtree have together at a relay; all four numbers. It holds at once.

@@ -50,7 +50,7 @@ pub struct NewWorld {
     /// 100 to 60000; 2000 unless it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_ms: Option<u32>,
-    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits.
+    /// Whether, over a budget, updates of higher levels go beyond the floor only where none of a lower level waits.
     #[serde(default)]
     pub levels_first: bool,
     /// What the members of a comtree have together at a relay.
@@ -141,7 +141,7 @@ pub struct WorldView {
     /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds.
     #[serde(default = "floor")]
     pub floor_ms: u32,
-    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits.
+    /// Whether, over a budget, updates of higher levels go beyond the floor only where none of a lower level waits.
     #[serde(default)]
     pub levels_first: bool,
     /// What the members of a comtree have together at a relay.

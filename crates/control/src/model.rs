@@ -189,7 +189,7 @@ pub struct Sharing {
     /// Whoever is over its budget still gets an update so often of each publisher in its groups, milliseconds: one of
     /// [`Sharing::FLOORS_MS`].
     pub floor_ms: u16,
-    /// Whether updates of higher levels go only where none of a lower level waits.
+    /// Whether beyond the floor updates of higher levels go only where none of a lower level waits.
     pub levels_first: bool,
     /// What the members of a comtree send and receive together at most, on each data thread of a relay. A number that is
     /// 0 is what the relay's own settings say.

@@ -45,7 +45,8 @@ pub struct IsolationLab {
     #[arg(long, value_name = "S", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=8))]
     seconds: u32,
-    /// Rounds of all walks in turn; what is told are medians
+    /// Rounds of all walks in turn: what is told are medians, but for deliveries, which are the worst round's, and
+    /// what the kernel dropped in all of them
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
@@ -97,9 +98,10 @@ struct Row {
     flood_pps_offered: f64,
     /// How many of them the relay took; where somebody wants them, how many it sent on.
     flood_pps_through: f64,
-    /// The share of the deliveries that were due, from 0 to 1.
+    /// The share of the deliveries that were due, from 0 to 1, in the round in which it was the least.
     victim_delivered: f64,
     victim_age_p99_ms: f64,
+    /// The same without a flood, in that round.
     quiet_delivered: f64,
     quiet_age_p99_ms: f64,
     /// When the flood goes elsewhere: what the flooder takes from this machine.
@@ -116,12 +118,39 @@ struct Rows<'a> {
 }
 
 /// What one walk saw.
+#[derive(Clone, Copy)]
 struct Walk {
     delivered: f64,
     age_p99_ms: f64,
     offered: f64,
     through: f64,
     drops: KernelDrops,
+}
+
+impl Row {
+    /// The quiet walks of all rounds, those whose flood went elsewhere, and the flooded ones.
+    fn of(at: Shared, threads: u16, [quiet, elsewhere, flooded]: &[Vec<Walk>; 3]) -> Row {
+        let drops = drops_of(flooded);
+        // A median would hide a round in which the world got a quarter.
+        let delivered =
+            flooded.iter().zip(quiet).map(|(one, quiet)| (one.delivered, quiet.delivered));
+        let worst = delivered.min_by(|one, other| one.0.total_cmp(&other.0));
+        let (victim_delivered, quiet_delivered) = worst.expect("there is a round at least");
+        Row {
+            at,
+            threads,
+            flood_pps_offered: middle(flooded, |walk| walk.offered),
+            flood_pps_through: middle(flooded, |walk| walk.through),
+            victim_delivered,
+            victim_age_p99_ms: middle(flooded, |walk| walk.age_p99_ms),
+            quiet_delivered,
+            quiet_age_p99_ms: middle(quiet, |walk| walk.age_p99_ms),
+            elsewhere_age_p99_ms: middle(elsewhere, |walk| walk.age_p99_ms),
+            kernel_backlog_drops: drops.backlog,
+            kernel_device_drops: drops.devices,
+            kernel_receive_buffer_drops: drops.receive_buffers,
+        }
+    }
 }
 
 impl IsolationLab {
@@ -152,6 +181,9 @@ impl IsolationLab {
         } else {
             print_line(table(&rows, COLUMNS))?;
         }
+        if self.rounds > 1 {
+            print_note(format_args!("{}, of {} rounds each", verdict::tally(&rows), self.rounds));
+        }
         Ok(conclude(&verdict::findings(&rows)))
     }
 
@@ -168,29 +200,10 @@ impl IsolationLab {
                 walks.push(self.walk(at, threads, flooded, processors)?);
             }
         }
-        let [quiet, elsewhere, flooded] = &walks;
-        let drops = flooded.iter().fold(KernelDrops::default(), |sum, walk| KernelDrops {
-            backlog: sum.backlog + walk.drops.backlog,
-            devices: sum.devices + walk.drops.devices,
-            receive_buffers: sum.receive_buffers + walk.drops.receive_buffers,
-        });
-        if let Some(remedy) = drops.remedy() {
+        if let Some(remedy) = drops_of(&walks[2]).remedy() {
             print_note(format_args!("{at:?}, {threads} data threads: {remedy}"));
         }
-        Ok(Row {
-            at,
-            threads,
-            flood_pps_offered: middle(flooded, |walk| walk.offered),
-            flood_pps_through: middle(flooded, |walk| walk.through),
-            victim_delivered: middle(flooded, |walk| walk.delivered),
-            victim_age_p99_ms: middle(flooded, |walk| walk.age_p99_ms),
-            quiet_delivered: middle(quiet, |walk| walk.delivered),
-            quiet_age_p99_ms: middle(quiet, |walk| walk.age_p99_ms),
-            elsewhere_age_p99_ms: middle(elsewhere, |walk| walk.age_p99_ms),
-            kernel_backlog_drops: drops.backlog,
-            kernel_device_drops: drops.devices,
-            kernel_receive_buffer_drops: drops.receive_buffers,
-        })
+        Ok(Row::of(at, threads, &walks))
     }
 
     fn walk(
@@ -301,6 +314,15 @@ impl Drop for Flooder {
     }
 }
 
+/// One walk follows the other, so the backlog's drops add up, too.
+fn drops_of(walks: &[Walk]) -> KernelDrops {
+    walks.iter().fold(KernelDrops::default(), |sum, walk| KernelDrops {
+        backlog: sum.backlog + walk.drops.backlog,
+        devices: sum.devices + walk.drops.devices,
+        receive_buffers: sum.receive_buffers + walk.drops.receive_buffers,
+    })
+}
+
 fn middle(walks: &[Walk], pick: fn(&Walk) -> f64) -> f64 {
     median(&walks.iter().map(pick).collect::<Vec<_>>())
 }
@@ -339,5 +361,27 @@ fn picture(rows: &[Row]) -> Chart<'static> {
             curve("flood elsewhere", |row| row.elsewhere_age_p99_ms),
             curve("flood", |row| row.victim_age_p99_ms),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_in_which_the_world_got_little_is_what_a_row_tells() {
+        let walk = |delivered: f64, age_p99_ms: f64| Walk {
+            delivered,
+            age_p99_ms,
+            offered: 400_000.0,
+            through: 0.0,
+            drops: KernelDrops { backlog: 1, devices: 2, receive_buffers: 3 },
+        };
+        let quiet = vec![walk(0.9, 0.3), walk(1.0, 0.3), walk(1.0, 0.3)];
+        let flooded = vec![walk(1.0, 0.5), walk(0.25, 9.0), walk(1.0, 0.4)];
+        let row = Row::of(Shared::Input, 1, &[quiet.clone(), quiet, flooded]);
+        assert_eq!((row.victim_delivered, row.quiet_delivered), (0.25, 1.0));
+        assert_eq!((row.victim_age_p99_ms, row.quiet_age_p99_ms), (0.5, 0.3));
+        assert_eq!((row.kernel_backlog_drops, row.kernel_device_drops), (3, 6));
     }
 }

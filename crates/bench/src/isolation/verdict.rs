@@ -1,7 +1,7 @@
 //! What the rows say of the promise: a world beside a flood is delivered, and its age stays.
 
 use super::Row;
-use canopy_output::verdict::Finding;
+use canopy_output::verdict::{Finding, TOO_BUSY, status};
 
 /// The least share of deliveries.
 const DELIVERED: f64 = 0.999;
@@ -12,6 +12,16 @@ const TIMES_QUIET: f64 = 2.0;
 /// this machine, is not the relay's.
 pub(super) fn findings(rows: &[Row]) -> Vec<Finding> {
     rows.iter().flat_map(of_row).collect()
+}
+
+/// How many rows ended how.
+pub(super) fn tally(rows: &[Row]) -> String {
+    let ended = |code: u8| rows.iter().filter(|row| status(&of_row(row)) == code).count();
+    let [kept, broken, busy] = [0, 1, TOO_BUSY].map(ended);
+    format!(
+        "of {} rows, {kept} are as promised, {broken} are not, and {busy} cannot be told",
+        rows.len()
+    )
 }
 
 fn of_row(row: &Row) -> Vec<Finding> {
@@ -82,5 +92,15 @@ mod tests {
         assert!(matches!(&findings(std::slice::from_ref(&late))[..], [Finding::Broken(_)]));
         let anyway = Row { elsewhere_age_p99_ms: 0.7, ..late };
         assert!(matches!(&findings(&[anyway])[..], [Finding::TooBusy(_)]));
+    }
+
+    #[test]
+    fn rows_are_counted_by_how_they_ended() {
+        let lossy = Row { victim_delivered: 0.25, ..good() };
+        // Lost by the kernel, and late by the relay.
+        let both = Row { kernel_backlog_drops: 5, victim_age_p99_ms: 0.6, ..lossy.clone() };
+        let busy = Row { kernel_backlog_drops: 5, ..lossy.clone() };
+        let said = tally(&[good(), lossy, both, busy, good()]);
+        assert_eq!(said, "of 5 rows, 2 are as promised, 2 are not, and 1 cannot be told");
     }
 }

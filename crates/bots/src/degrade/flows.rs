@@ -24,6 +24,7 @@ pub(super) struct Flows<'a> {
     errors: Vec<f32>,
     longest_gap: f64,
     worst_excess: f64,
+    worst_beyond_one: f64,
     near: (f64, f64),
     near_ages: Vec<f32>,
 }
@@ -40,6 +41,7 @@ pub(super) struct Outcome {
     pub(super) near_age_p99: f64,
     pub(super) longest_gap: f64,
     pub(super) worst_excess: f64,
+    pub(super) worst_beyond_one: f64,
     pub(super) age_follows_distance: f64,
 }
 
@@ -83,6 +85,7 @@ impl<'a> Flows<'a> {
             errors: Vec::new(),
             longest_gap: 0.0,
             worst_excess: f64::NEG_INFINITY,
+            worst_beyond_one: f64::NEG_INFINITY,
             near: (0.0, 0.0),
             near_ages: Vec::new(),
         }
@@ -155,9 +158,10 @@ impl<'a> Flows<'a> {
         let ends = ends.take_while(|(came, _)| *came < end).chain([(end, last.due.distance)]);
         let (mut since, mut next) = (first.published.at, 0);
         for (gap_end, distance) in ends {
-            let mut slowest = f64::INFINITY;
+            let (mut slowest, mut demand) = (f64::INFINITY, f64::INFINITY);
             while let Some(update) = run.get(next).filter(|one| one.published.at < gap_end) {
                 slowest = slowest.min(update.rate());
+                demand = demand.min(update.published.demand);
                 next += 1;
             }
             let gap = millis(gap_end.since(since));
@@ -167,6 +171,8 @@ impl<'a> Flows<'a> {
                 let fair = EVENNESS * 1000.0 / slowest + millis(self.recording.tick);
                 if slowest > 0.0 && slowest.is_finite() {
                     self.worst_excess = self.worst_excess.max(gap - fair);
+                    let beyond_one = gap - fair - 1000.0 / demand;
+                    self.worst_beyond_one = self.worst_beyond_one.max(beyond_one);
                 }
             }
             since = gap_end;
@@ -183,10 +189,15 @@ impl<'a> Flows<'a> {
             near_of_fair: if self.near.1 > 0.0 { self.near.0 / self.near.1 } else { 0.0 },
             near_age_p99: quantiles(&mut self.near_ages)[1],
             longest_gap: self.longest_gap,
-            worst_excess: if self.worst_excess.is_finite() { self.worst_excess } else { 0.0 },
+            worst_excess: if_finite(self.worst_excess),
+            worst_beyond_one: if_finite(self.worst_beyond_one),
             age_follows_distance,
         }
     }
+}
+
+fn if_finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
 }
 
 /// When updates of a run came, in that order, and their places in the run.

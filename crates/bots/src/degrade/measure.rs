@@ -68,6 +68,8 @@ pub struct BudgetSummary {
     /// By how much a gap was longer than 1.1 of its fair interval and a tick, at most, milliseconds;
     /// negative if none was.
     pub worst_gap_excess_ms: f64,
+    /// The same, if one interval of what the flow sends is allowed as well: a gap is a whole number of them.
+    pub worst_gap_beyond_one_ms: f64,
     /// How the age of what is known follows distance: 1 if it grows from row to row.
     pub age_follows_distance: f64,
     /// Jain's index for the same updates through a queue that drops at its tail.
@@ -241,6 +243,7 @@ impl BudgetSummary {
             nearest_ten_age_p99_ms: ours.near_age_p99,
             longest_gap_ms: ours.longest_gap,
             worst_gap_excess_ms: ours.worst_excess,
+            worst_gap_beyond_one_ms: ours.worst_beyond_one,
             age_follows_distance: ours.age_follows_distance,
             drop_tail_jfi: drop_tail.jfi,
             random_jfi: random.jfi,
@@ -314,6 +317,8 @@ mod tests {
         assert!((budget.longest_gap_ms - 200.0).abs() < 1.0, "{budget:?}");
         // Its fair interval is 200 ms.
         assert!((budget.worst_gap_excess_ms + 70.0).abs() < 1.0, "{budget:?}");
+        // A walker publishes every 100 ms.
+        assert!((budget.worst_gap_beyond_one_ms + 170.0).abs() < 1.0, "{budget:?}");
         assert_eq!(budget.over_budget_bytes, 0.0);
         assert!(budget.random_jfi < budget.jfi_weighted, "{budget:?}");
         assert_eq!(shares.len(), 3);

@@ -252,12 +252,16 @@ fn see(trace: &Trace, (seconds, viewers): (f64, usize), most: &[(f64, f64)]) {
         let BudgetSummary { worst_error_updates: worst, error_p50_updates: p50, .. } = found;
         println!(
             "{} {budget} %: error p50 {p50:.2}, p99 {:.2}, worst {worst:.2}, foreseen {:.2}; index {jfi_weighted:.4}, \
-             utilisation {utilisation:.3}, nearest ten {:.3}, longest gap {longest_gap_ms:.0} ms, {:.0} ms beyond 1.1 intervals and a tick",
+             utilisation {utilisation:.3}, nearest ten {:.3} and {:.0} ms old (p99), age follows distance by {:.3}, longest gap {longest_gap_ms:.0} ms, \
+             {:.0} ms beyond 1.1 intervals and a tick, {:.0} ms if one of what is sent is allowed as well",
             trace.name(),
             found.error_p99_updates,
             found.foreseen_error_updates.unwrap_or_default(),
             found.nearest_ten_of_fair,
+            found.nearest_ten_age_p99_ms,
+            found.age_follows_distance,
             found.worst_gap_excess_ms,
+            found.worst_gap_beyond_one_ms,
         );
     }
     for (found, (_, worst)) in summary.budgets.iter().zip(most) {

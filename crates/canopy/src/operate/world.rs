@@ -144,7 +144,7 @@ struct SharingArgs {
     /// 60000 milliseconds [default: 2000]
     #[arg(long, value_name = "MS")]
     floor_ms: Option<u32>,
-    /// Whether, over a budget, updates of higher levels go only where none of a lower level waits
+    /// Whether, over a budget, updates of higher levels go beyond the floor only where none of a lower level waits
     /// [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     levels_first: Option<bool>,

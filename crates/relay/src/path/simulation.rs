@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 
 /// One step of virtual time.
 const STEP_MICROS: u64 = 250;
+/// A probe and a report, sealed, in bytes of UDP payload.
 const PROBE_BYTES: u32 = 64;
+const REPORT_BYTES: u32 = 68;
 /// Updates come so long after a participant has subscribed, in microseconds.
 const FIRST_UPDATE: u64 = 50_000;
 /// IP and UDP.
@@ -78,6 +80,9 @@ struct Receiver {
     /// Bytes that arrived, by tenths of a second.
     arrived: Vec<u64>,
     probes: u64,
+    reports: u64,
+    /// Bytes of UDP payload with updates that arrived.
+    payload: u64,
 }
 
 pub(crate) struct Outcome {
@@ -87,7 +92,9 @@ pub(crate) struct Outcome {
     pub(crate) arrived: Vec<Vec<u64>>,
     pub(crate) capacity: Vec<u64>,
     pub(crate) limits: Vec<Vec<u64>>,
+    /// Bytes of UDP payload of probes and of their reports, as a share of those of updates that arrived.
     pub(crate) probe_share: f64,
+    pub(crate) report_share: f64,
 }
 
 /// Draws numbers (splitmix64).
@@ -131,6 +138,8 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
             clock_offset: dice.below(1 << 32) as u32,
             arrived: vec![0; tenths + 1],
             probes: 0,
+            reports: 0,
+            payload: 0,
         })
         .collect();
     let outcome = Outcome {
@@ -139,6 +148,7 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
         capacity: Vec::new(),
         limits: vec![Vec::new(); scene.receivers],
         probe_share: 0.0,
+        report_share: 0.0,
     };
     let mut world = World {
         scene,
@@ -155,9 +165,10 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
     };
     world.run();
     let World { mut outcome, receivers, .. } = world;
-    let bytes: u64 = receivers.iter().flat_map(|one| &one.arrived).sum();
-    let probes: u64 = receivers.iter().map(|one| one.probes).sum();
-    outcome.probe_share = (probes * u64::from(PROBE_BYTES)) as f64 / bytes.max(1) as f64;
+    let sum = |of: fn(&Receiver) -> u64| receivers.iter().map(of).sum::<u64>() as f64;
+    let bytes = sum(|one| one.payload).max(1.0);
+    outcome.probe_share = sum(|one| one.probes) * f64::from(PROBE_BYTES) / bytes;
+    outcome.report_share = sum(|one| one.reports) * f64::from(REPORT_BYTES) / bytes;
     outcome.arrived = receivers.into_iter().map(|one| one.arrived).collect();
     outcome
 }
@@ -277,6 +288,7 @@ impl World {
             match datagram.what {
                 What::Data => {
                     receiver.received.add(1, datagram.bytes);
+                    receiver.payload += u64::from(datagram.bytes);
                     receiver.arrived[tenth] += u64::from(datagram.bytes + HEADERS);
                 }
                 What::Probe { number, clock } => {
@@ -285,6 +297,7 @@ impl World {
                     let asked = Asked::default();
                     let held = self.scene.frame.as_micros() as u32;
                     let arrival = Report { number, clock, own_clock, held, received, asked };
+                    receiver.reports += 1;
                     self.to_relay.push_back((now + back, datagram.receiver, arrival));
                 }
             }

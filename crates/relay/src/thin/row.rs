@@ -61,7 +61,7 @@ const SPARE_CHOICES: usize = 4;
 pub struct Fairness {
     /// Whatever one is subscribed to, one gets an update of it this often, if there is one.
     pub floor: Duration,
-    /// Whether updates of higher levels go only where none of a lower level waits.
+    /// Whether beyond the floor updates of higher levels go only where none of a lower level waits.
     pub levels_first: bool,
 }
 

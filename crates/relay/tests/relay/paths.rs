@@ -247,4 +247,7 @@ fn whoever_never_answers_is_left_alone() {
     }
     let asked = world.sum(|counters| counters.probes_out);
     assert!((8..20).contains(&asked), "{asked} in a minute");
+    let left_out = [DropReason::Thinned, DropReason::WaitedTooLong].map(|why| world.dropped(why));
+    assert_eq!(left_out, [0, 0]);
+    assert_eq!(world.sum(|counters| counters.deliveries_out), 1200);
 }

@@ -133,6 +133,8 @@ mod tests {
         let summary = measure(&recording, |_| ()).summary;
         // This machine may be busy: the bounds are wide.
         assert!(summary.jfi_weighted > 0.8, "{summary:?}");
+        let random = summary.budgets[0].random_jfi;
+        assert!(summary.jfi_weighted > random, "{summary:?}");
         assert!((0.5..1.2).contains(&summary.utilisation), "{summary:?}");
         // What comes at one viewer comes at the other, but for their own walkers.
         let came = |place: usize| recording.viewers[place].arrivals.len() as f64;

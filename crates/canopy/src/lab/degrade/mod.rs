@@ -43,7 +43,7 @@ pub(super) struct DegradeCommand {
     #[arg(long, value_name = "N", default_value_t = 30,
           value_parser = clap::value_parser!(u16).range(1..=1000))]
     viewers: u16,
-    /// Seconds that count, of the densest part of the trace; some ten are played beside them
+    /// Seconds that count, of the densest part of the trace; seven are played beside them
     #[arg(long, value_name = "S", default_value_t = 40,
           value_parser = clap::value_parser!(u16).range(2..=3600))]
     seconds: u16,
@@ -100,6 +100,7 @@ impl DegradeCommand {
         } else {
             print_line(words::table(&measured))?;
         }
+        print_note(verdict::not_judged(self.bottleneck));
         let tick_ms = TICK.as_secs_f64() * 1000.0;
         Ok(conclude(&verdict::findings(&measured.summary, tick_ms, self.bottleneck)))
     }

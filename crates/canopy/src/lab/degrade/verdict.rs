@@ -13,6 +13,12 @@ const USED: f64 = 0.97;
 const TICKS: f64 = 2.0;
 /// The longest time without anything of a walker, milliseconds: the floor's interval, and a tenth.
 const LONGEST_GAP_MS: f64 = 2_200.0;
+/// The least part of their fair share that comes of the ten that are nearest.
+const NEAR_OF_FAIR: f64 = 0.95;
+/// How the age of what is known is to follow distance at least, where the budget binds.
+const AGE_FOLLOWS: f64 = 0.95;
+/// At less, in percent of the demand, most of a crowd is at the floor, near or far.
+const ABOVE_FLOORS: f64 = 10.0;
 
 /// What was not as promised. If the kernel dropped datagrams before the viewers, nothing can be told.
 pub(super) fn findings(summary: &Summary, tick_ms: f64, is_shared: bool) -> Vec<Finding> {
@@ -22,6 +28,17 @@ pub(super) fn findings(summary: &Summary, tick_ms: f64, is_shared: bool) -> Vec<
         return vec![Finding::TooBusy(what)];
     }
     summary.budgets.iter().flat_map(|budget| of_budget(budget, tick_ms, is_shared)).collect()
+}
+
+/// What is shown and not judged.
+pub(super) fn not_judged(is_shared: bool) -> &'static str {
+    match is_shared {
+        true => "all but Jain's index is shown and not judged",
+        false => {
+            "shown and not judged: errors in updates, bytes beyond the budget, gaps beyond 1.1 fair intervals and a tick; \
+             below 10 % of the demand also what the nearest ten got, and there and at 100 % how age follows distance"
+        }
+    }
 }
 
 fn of_budget(of: &BudgetSummary, tick_ms: f64, is_shared: bool) -> Vec<Finding> {
@@ -39,9 +56,29 @@ fn of_budget(of: &BudgetSummary, tick_ms: f64, is_shared: bool) -> Vec<Finding> 
             (age > oldest, format!("what is nearest is {age:.0} ms old, more than {oldest:.0} ms")),
             (gap > LONGEST_GAP_MS, format!("nothing came for {gap:.0} ms, more than 2,200 ms")),
         ]);
+        broken.extend(by_distance(of));
     }
     let broken = broken.into_iter().filter(|(is_broken, _)| *is_broken);
     broken.map(|(_, what)| Finding::Broken(format!("at {} %: {what}", of.budget))).collect()
+}
+
+/// What near ones keep, and what far ones lose, where the budget leaves a choice.
+fn by_distance(of: &BudgetSummary) -> [(bool, String); 2] {
+    let (near, follows) = (of.nearest_ten_of_fair, of.age_follows_distance);
+    let is_judged = of.budget >= ABOVE_FLOORS;
+    [
+        (
+            is_judged && near < NEAR_OF_FAIR,
+            format!(
+                "the nearest ten got {:.1} % of their fair share, less than 95 %",
+                near * 100.0
+            ),
+        ),
+        (
+            is_judged && of.budget < 100.0 && follows < AGE_FOLLOWS,
+            format!("the age of what is known follows distance by {follows:.2}, less than 0.95"),
+        ),
+    ]
 }
 
 #[cfg(test)]
@@ -65,6 +102,7 @@ mod tests {
             nearest_ten_age_p99_ms: 85.0,
             longest_gap_ms: 2_100.0,
             worst_gap_excess_ms: 0.0,
+            worst_gap_beyond_one_ms: 0.0,
             age_follows_distance: 1.0,
             drop_tail_jfi: 0.1,
             random_jfi: 0.8,
@@ -85,11 +123,13 @@ mod tests {
     fn each_promise_can_be_broken() {
         assert!(findings(&good(), 50.0, false).is_empty());
         type Spoil = fn(&mut BudgetSummary);
-        let spoil: [(Spoil, &str); 4] = [
+        let spoil: [(Spoil, &str); 6] = [
             (|of| of.jfi_weighted = 0.98, "Jain"),
             (|of| of.utilisation = 0.96, "96.0 %"),
             (|of| of.nearest_ten_age_p99_ms = 101.0, "101 ms old"),
             (|of| of.longest_gap_ms = 2_300.0, "2300 ms"),
+            (|of| of.nearest_ten_of_fair = 0.94, "94.0 %"),
+            (|of| of.age_follows_distance = 0.93, "0.93"),
         ];
         for (spoil, says) in spoil {
             let mut summary = good();
@@ -101,6 +141,17 @@ mod tests {
             let found = findings(&summary, 50.0, false);
             assert!(matches!(&found[..], [Finding::TooBusy(_)]), "{found:?}");
         }
+    }
+
+    #[test]
+    fn what_is_at_the_floor_says_nothing_of_distance() {
+        let mut summary = good();
+        let of = &mut summary.budgets[0];
+        (of.budget, of.nearest_ten_of_fair, of.age_follows_distance) = (5.0, 0.9, 0.8);
+        assert!(findings(&summary, 50.0, false).is_empty());
+        // And where everything comes, age does not grow with distance.
+        (summary.budgets[0].budget, summary.budgets[0].nearest_ten_of_fair) = (100.0, 1.0);
+        assert!(findings(&summary, 50.0, false).is_empty());
     }
 
     #[test]
