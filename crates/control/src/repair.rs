@@ -370,7 +370,7 @@ impl State {
             None => Root::Best,
             Some(root) => {
                 let name = self.relay_name(root);
-                let lost = || match self.is_running(root) && is_full(root) {
+                let lost = || match self.is_running(root) && self.is_full_for(running, root) {
                     true => format!("{name} has no room for another comtree, so it is no root"),
                     false => format!("{name} drains or cannot be used, so it is no root"),
                 };
@@ -388,6 +388,11 @@ impl State {
         Ok((tree.order().iter().map(hop).collect(), cost))
     }
 
+    /// Whether a relay can carry no other comtree, and does not have this one.
+    fn is_full_for(&self, running: &Running, relay: RelayId) -> bool {
+        !running.shapes().any(|of| of.has(relay)) && !self.has_room_for_comtree(relay)
+    }
+
     /// What can be used for a comtree's tree, and what is to stay of it. One that is planned goes round relays that
     /// drain and have no members.
     fn ground(
@@ -400,11 +405,8 @@ impl State {
         let is_avoided = |relay: &Relay| {
             is_planned && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
         };
-        let is_full = |relay: RelayId| {
-            !running.shapes().any(|of| of.has(relay)) && !self.has_room_for_comtree(relay)
-        };
         let is_taken = |relay: &&Relay| match self.is_running(relay.id) {
-            true => !is_avoided(relay) && !is_full(relay.id),
+            true => !is_avoided(relay) && !self.is_full_for(running, relay.id),
             false => aim == Aim::Patch && shape.has(relay.id),
         };
         let relays: Vec<&Relay> = self.relays.values().filter(is_taken).collect();

@@ -136,6 +136,7 @@ const ZOO: [(&str, u64); 5] =
 const PROPOSED_UP_TO: usize = 25;
 
 /// The folder of the networks: `CANOPY_TOPOLOGIES`, or the one beside the checkout. Says so if there is none.
+#[allow(clippy::disallowed_methods, reason = "a test finds the networks that it is about")]
 fn zoo() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/topologies");
     let given = std::env::var_os("CANOPY_TOPOLOGIES");
