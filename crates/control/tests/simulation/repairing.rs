@@ -269,7 +269,7 @@ fn children_of_a_dead_hub_exchange_within_a_second_though_a_leaf_is_cut_off() {
     };
     let mut took = Vec::new();
     for seed in 0..100 {
-        let mut trial = Trial::with(seed, 5, vec![1, 2, 2, 3], &join);
+        let mut trial = Trial::with(seed, 5, vec![1, 2, 2, 3], join);
         assert!(trial.are_joined([0, 2]) && !trial.are_joined([2, 4]));
         let dead = trial.kill(0);
         let (start, mut notices) = (trial.sim.now, trial.notices(&dead));
