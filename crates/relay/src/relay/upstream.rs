@@ -160,7 +160,8 @@ impl Relay {
             if has_news && upstream.in_flight.len() < WINDOW {
                 return Some(upstream.ask_at);
             }
-            upstream.in_flight.iter().map(|flight| flight.resend_at).min()
+            let resend_at = upstream.in_flight.iter().map(|flight| flight.resend_at).min()?;
+            Some(resend_at.max(upstream.ask_at))
         };
         self.overlay.upstreams.iter().filter_map(due).min()
     }
@@ -194,10 +195,13 @@ impl Relay {
     fn resend(&mut self, now: Time, place: usize, session: SessionIndex) {
         let wait = self.resend_after(session);
         for number in 0..self.overlay.upstreams[place].in_flight.len() {
-            let Upstream { comtree, port, .. } = self.overlay.upstreams[place];
+            let Upstream { comtree, port, ask_at, .. } = self.overlay.upstreams[place];
             let flight = &mut self.overlay.upstreams[place].in_flight[number];
             if flight.resend_at > now {
                 continue;
+            }
+            if now < ask_at {
+                return;
             }
             flight.tries += 1;
             flight.resend_at = now + (wait * (1 << flight.tries.min(10))).min(RESEND_AT_MOST);
@@ -213,7 +217,10 @@ impl Relay {
             });
             self.overlay.upstreams[place].in_flight[number].groups = groups;
             match packet {
-                Some(len) => self.push_subscribe(session, len),
+                Some(len) => {
+                    self.push_subscribe(session, len);
+                    self.pace(now, place, session, len);
+                }
                 None => return self.counters.drop(DropReason::RepliesFull),
             }
         }
