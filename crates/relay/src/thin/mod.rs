@@ -235,7 +235,7 @@ impl Thinning {
         if !self.comtrees.is_any() || entry.key.shape.class != PeerClass::Participant {
             return entry.key.down;
         }
-        entry.key.down.least(self.comtrees.water_level_of(entry.comtree))
+        entry.key.down.least(self.comtrees.water_level_of(entry.key.comtree))
     }
 
     /// A port is closed.
@@ -338,7 +338,7 @@ impl Thinning {
             }
             self.rows.return_wants(row, wants);
             if out_of_hops > 0 {
-                exhausted(self.rows.get(row).comtree, out_of_hops);
+                exhausted(self.rows.get(row).key.comtree, out_of_hops);
             }
         }
     }
@@ -401,7 +401,7 @@ impl Thinning {
             !record.dst.is_group() || record.weight.is_important() || weight.is_important();
         let update = match record.log {
             NOTHING => {
-                let comtree = self.rows.get(row).comtree;
+                let comtree = self.rows.get(row).key.comtree;
                 let update = self.log.push(now, comtree, record, pending.payload(number));
                 pending.records[number as usize].log = update;
                 update
@@ -427,7 +427,7 @@ impl Thinning {
             self.links.offer(*port, ((f32::from(len) * row.real_cost()) as u64, 1));
         }
         if self.comtrees.is_any() && !matches!(noted, Noted::Known | Noted::Outdated) {
-            let Entry { comtree, row: of_row, .. } = self.rows.get(row);
+            let Entry { key: RowKey { comtree, .. }, row: of_row, .. } = self.rows.get(row);
             let bytes = (f32::from(len) * of_row.real_cost()) as u64;
             self.comtrees.offer(row, *comtree, bytes);
         }
@@ -489,7 +489,7 @@ impl Thinning {
     ) -> (u32, f32, u32) {
         let record = &mut pending.records[number as usize];
         if record.flow.1 == 0.0 {
-            let comtree = self.rows.get(row).comtree;
+            let comtree = self.rows.get(row).key.comtree;
             let key = FlowKey { comtree, src: record.src, object: record.object, dst: record.dst };
             let weight = self.weights[usize::from(record.weight.0)];
             record.flow = self.flows.note(now, key, weight);
@@ -509,6 +509,7 @@ impl Thinning {
         });
         let is_alone = who.shape.class != PeerClass::Participant || who.is_for_one || was_alone;
         let key = RowKey {
+            comtree: who.comtree,
             interests: if is_alone { 0 } else { who.interests },
             shape: who.shape,
             down,
@@ -520,7 +521,7 @@ impl Thinning {
                 let is_told = flush == self.flush;
                 self.rows.follow(row, who.port, &key, (now, since, is_told, &self.log))
             }
-            None => self.rows.open((who.port, who.comtree), &key, allowance, since),
+            None => self.rows.open(who.port, &key, allowance, since),
         };
         self.looks.want(now, who.shape.class);
         self.limited[who.port as usize] = Limited { row: Some(row), flush: self.flush };
@@ -592,7 +593,7 @@ impl Thinning {
 
     /// The comtree that a row's members are on.
     pub(crate) fn comtree_of(&self, row: RowIndex) -> ComtreeIndex {
-        self.rows.get(row).comtree
+        self.rows.get(row).key.comtree
     }
 
     /// The members of a row.

@@ -17,7 +17,9 @@ pub(crate) type RowIndex = u32;
 /// What is equal for all members of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowKey {
-    /// Their subscriptions in brief, the comtree among them.
+    /// On which all are. Who is subscribed to nothing is of one mind with nobody on another.
+    pub(crate) comtree: ComtreeIndex,
+    /// Their subscriptions in brief.
     pub(crate) interests: u64,
     pub(crate) shape: Shape,
     pub(crate) down: Down,
@@ -28,8 +30,6 @@ pub(crate) struct RowKey {
 /// A row with its members.
 pub(crate) struct Entry {
     pub(crate) row: Row,
-    /// On which all members are.
-    pub(crate) comtree: ComtreeIndex,
     pub(crate) key: RowKey,
     pub(crate) members: Vec<PortIndex>,
     /// By member: the first update that it gets through this row.
@@ -128,7 +128,7 @@ impl Rows {
     /// from now on where the comtree has room.
     #[inline]
     pub(crate) fn note(&mut self, now: Time, row: RowIndex, news: &News, may_open: bool) -> Noted {
-        let Entry { row, comtree, .. } = &mut self.entries[row as usize];
+        let Entry { row, key: RowKey { comtree, .. }, .. } = &mut self.entries[row as usize];
         let before = row.pairs();
         let noted = row.note(now, news, || may_open && self.pairs.has_room(*comtree));
         if row.pairs() > before {
@@ -139,7 +139,7 @@ impl Rows {
 
     /// A row has so many pairs less.
     pub(crate) fn give_back(&mut self, row: RowIndex, pairs: usize) {
-        let comtree = self.entries[row as usize].comtree;
+        let comtree = self.entries[row as usize].key.comtree;
         (0..pairs).for_each(|_| self.pairs.give_back(comtree));
     }
 
@@ -283,7 +283,7 @@ impl Rows {
     /// before `since`.
     pub(crate) fn open(
         &mut self,
-        (port, comtree): (PortIndex, ComtreeIndex),
+        port: PortIndex,
         key: &RowKey,
         allowance: Allowance,
         since: LogNumber,
@@ -292,7 +292,7 @@ impl Rows {
             self.enter(row, port, since, &allowance);
             return row;
         }
-        self.insert((port, comtree), key, allowance, (Row::default(), since))
+        self.insert(port, key, allowance, (Row::default(), since))
     }
 
     fn enter(&mut self, row: RowIndex, port: PortIndex, since: LogNumber, own: &Allowance) {
@@ -331,7 +331,7 @@ impl Rows {
     ) -> RowIndex {
         let entry = &self.entries[row as usize];
         let (is_alone, allowance) = (entry.members.len() == 1, entry.allowance);
-        let comtree = entry.comtree;
+        let comtree = entry.key.comtree;
         let was_since = self.since(row, port);
         if let Some(other) = self.find(key) {
             let is_due = |update: LogNumber| {
@@ -369,7 +369,7 @@ impl Rows {
         }
         let mut left_out = Vec::new();
         copy.keep_pairs((now, since, key.down), kept, |update| left_out.push(update));
-        let own = self.insert((port, comtree), key, allowance, (copy, was_since));
+        let own = self.insert(port, key, allowance, (copy, was_since));
         let entry = &mut self.entries[own as usize];
         (entry.was_shared, entry.is_stale) = (true, true);
         if let Some((wants, told)) = wants {
@@ -408,7 +408,7 @@ impl Rows {
 
     fn insert(
         &mut self,
-        (port, comtree): (PortIndex, ComtreeIndex),
+        port: PortIndex,
         key: &RowKey,
         allowance: Allowance,
         (row, since): (Row, LogNumber),
@@ -418,7 +418,6 @@ impl Rows {
         allowance.take_lost();
         let entry = Entry {
             row,
-            comtree,
             key: *key,
             members: vec![port],
             since: vec![since],
@@ -504,7 +503,8 @@ fn leave_out_of(members: &[PortIndex], left_out: &mut [LeftOut], port: PortIndex
 
 fn hash_of(key: &RowKey) -> u64 {
     let alone = key.alone.map_or(u64::MAX, u64::from);
-    fold(key.interests ^ fold(alone ^ key.down.bits.rotate_left(32) ^ key.down.updates))
+    let of_all = u64::from(key.comtree) << 48 ^ key.interests;
+    fold(of_all ^ fold(alone ^ key.down.bits.rotate_left(32) ^ key.down.updates))
 }
 
 #[cfg(test)]
@@ -524,11 +524,11 @@ mod tests {
         News { flow: 0, weight: 1.0, level: 0, len: 100, update: 0, order: 1, series: 1 };
 
     fn key(interests: u64) -> RowKey {
-        RowKey { interests, shape: SHAPE, down: DOWN, alone: None }
+        RowKey { comtree: 0, interests, shape: SHAPE, down: DOWN, alone: None }
     }
 
     fn open(rows: &mut Rows, port: PortIndex, interests: u64) -> RowIndex {
-        rows.open((port, 0), &key(interests), Allowance::default(), 0)
+        rows.open(port, &key(interests), Allowance::default(), 0)
     }
 
     /// An update of a flow comes to a row.
@@ -602,12 +602,23 @@ mod tests {
         assert_eq!(rows.pairs.total(), 0);
     }
 
+    /// Whoever goes on to want something would leave the row to the other, with the wrong comtree.
+    #[test]
+    fn who_wants_nothing_shares_no_row_with_whom_is_on_another_comtree() {
+        let mut rows = Rows::new(4);
+        let one = open(&mut rows, 1, 0);
+        assert_eq!(open(&mut rows, 2, 0), one);
+        let other = rows.open(3, &RowKey { comtree: 1, ..key(0) }, Allowance::default(), 0);
+        assert_ne!(other, one);
+        assert_eq!(rows.get(other).key.comtree, 1);
+    }
+
     #[test]
     fn pairs_of_one_comtree_leave_room_for_those_of_others() {
         let mut rows = Rows::new(8);
         rows.deal(2);
         let flooded = open(&mut rows, 1, 7);
-        let quiet = rows.open((2, 1), &key(8), Allowance::default(), 0);
+        let quiet = rows.open(2, &RowKey { comtree: 1, ..key(8) }, Allowance::default(), 0);
         let waits = (0..100).filter(|flow| note(&mut rows, flooded, *flow) == Noted::Waits);
         assert_eq!(waits.count(), 6, "its own part, and all that is common");
         (100..102).for_each(|flow| assert_eq!(note(&mut rows, quiet, flow), Noted::Waits));

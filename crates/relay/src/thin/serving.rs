@@ -132,7 +132,7 @@ impl Thinning {
         // What the link or the comtree does not bear now is held back.
         let room = match entry.key.alone {
             _ if entry.key.shape.class == PeerClass::Participant => {
-                self.comtrees.room(now, entry.comtree, (entry.members.len(), down))
+                self.comtrees.room(now, entry.key.comtree, (entry.members.len(), down))
             }
             Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
             _ => None,
@@ -249,7 +249,7 @@ impl Thinning {
     pub(crate) fn sent_together(&mut self, row: RowIndex, sent: (u64, u64)) {
         let entry = self.rows.get(row);
         if entry.key.shape.class == PeerClass::Participant {
-            self.comtrees.spend_together(entry.comtree, sent);
+            self.comtrees.spend_together(entry.key.comtree, sent);
         }
     }
 
