@@ -58,12 +58,13 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 
 /// In the first, the older of two updates went a second and a half late, and the newer never. In the second, somebody
 /// wanted less of a group just as more took the place of what it still wanted. In the third, what was asked over a slow
-/// link was said again before it could have passed it.
+/// link was said again before it could have passed it. In the fourth, who wanted nothing for a while took another
+/// comtree for its own. In the last, the first copies of updates had no room at a flooded relay.
 #[test]
 fn seeds_with_all_that_limits_pass() {
     let all = Some(true);
-    for seed in [820_378, 820_677, 821_760] {
-        let config = OverlayConfig::new(3, seed);
+    for (relays, seed) in [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180)] {
+        let config = OverlayConfig::new(relays, seed);
         passes(&OverlayConfig { shaping: all, budgets: all, floods: all, ..config });
     }
 }

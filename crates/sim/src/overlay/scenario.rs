@@ -434,8 +434,9 @@ impl Scenario {
 
     /// Whether the network keeps the order.
     pub(crate) fn keeps_order(&self) -> bool {
-        // A late copy may be the only one that arrives where something is broken.
-        let late = !self.late_copies.is_zero() && !self.faults.is_empty();
+        // A late copy may be the only one that arrives where something is broken, or had no room for the first.
+        let may_miss = !self.faults.is_empty() || self.flooded.is_some();
+        let late = !self.late_copies.is_zero() && may_miss;
         !late && !self.wires.iter().flatten().any(LinkModel::reorders)
     }
 
