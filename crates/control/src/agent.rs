@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    /// So many members' ends.
+    /// The ends of this many members.
     fn removals(count: u32) -> Vec<ItemKey> {
         (0..count).map(|of| ItemKey::Member(Comtree(16), Address(64 + of))).collect()
     }

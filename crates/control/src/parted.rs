@@ -11,7 +11,7 @@ use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many relays are named that are cut off.
+/// How many relays are named that are cut off.
 const MOST_NAMED: usize = 8;
 
 /// The relays of a part that have members, and how many members these are.

@@ -18,7 +18,7 @@ use std::vec::IntoIter;
 
 /// A relay says that it is there this often.
 const BEAT: Duration = Duration::from_millis(500);
-/// So much of a refusal is said where changes are called together: all of theirs fit a message.
+/// The bytes of a refusal that are said where changes are called together: all of theirs fit a message.
 const MOST_OF_WHY: usize = (Message::MOST - FRAME) / MOST_TOGETHER - 4;
 
 /// What is to be applied to the data plane.
@@ -45,7 +45,7 @@ impl Applying {
 struct Changes {
     ticket: Ticket,
     left: IntoIter<Call>,
-    /// Of those that are over: why each was refused, or nothing if it was done.
+    /// Why each of those was refused that are over, or nothing if it was done.
     over: Vec<Option<String>>,
 }
 

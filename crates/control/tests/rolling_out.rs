@@ -155,8 +155,8 @@ fn nobody_takes_new_branches_before_a_relay_that_refuses_has_let_go() {
     }
 }
 
-/// A chain of three with a standby parent over its ends. Their link fails, another one does, and both come back:
-/// the chain has its root at the other end now, and who was the standby parent has one.
+/// A chain of three with a standby parent over its ends. One of its links fails, so that it goes over the ends' link, and
+/// comes back; then that one does so: the chain has its root at the other end now, and who was the standby parent has one.
 fn turn_chain_round(dies: bool) {
     let mut bed = Bed::new(&[(0, 1), (1, 2)], Core::Center);
     [2, 1, 0].into_iter().for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
@@ -173,7 +173,7 @@ fn turn_chain_round(dies: bool) {
     );
     let chain = bed.links[0].0;
     // Relays 1 and 2 hear nothing of it meanwhile.
-    for (link, up) in [(link, false), (chain, false), (chain, true), (link, true)] {
+    for (link, up) in [(chain, false), (chain, true), (link, false), (link, true)] {
         bed.relays[0].1.set_link(bed.now, LinkReport { link, up, delay_us: 1000 });
         (0..4).for_each(|_| _ = bed.tick(|at| at == 0));
         assert_ne!(role(&bed, 0), Some(Role::StandbyChild), "the other end may have it yet");

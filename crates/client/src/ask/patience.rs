@@ -29,7 +29,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// So much of it, from now on.
+    /// It lasts this long from now on.
     pub(crate) fn new(span: Duration) -> Patience {
         let (until, chance) = (Instant::now() + span, Chance::of_system());
         Patience { span, until, chance, tries: 0, ended: 0, last: None }
@@ -101,7 +101,7 @@ fn is_on_the_way(error: &io::Error) -> bool {
         ErrorKind::NetworkDown,
         ErrorKind::AddrNotAvailable,
     ];
-    // Of names the system says nothing else: EAI_AGAIN in the words of glibc and of musl.
+    // The system says nothing else about names: EAI_AGAIN in the words of glibc and of musl.
     let names = || {
         let said = error.to_string();
         said.contains("Temporary failure in name resolution") || said.ends_with(": Try again")

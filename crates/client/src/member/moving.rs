@@ -212,7 +212,7 @@ impl Member {
     /// Keeps what is published while what went by the old relay is still on its way. False if it is to be sent at once.
     ///
     /// # Errors
-    /// So much waits that it had to be sent before its time, and the system has no room for it.
+    /// What waits had to be sent before its time, as it is too much, and the system has no room for it.
     pub(super) fn hold_back(&mut self, updates: &[Outgoing<'_>]) -> Result<bool, PublishError> {
         let is_in = self.session.state() == State::Connected;
         let held = self.handover.as_mut().and_then(|of| of.held.as_mut());

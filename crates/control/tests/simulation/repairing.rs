@@ -51,7 +51,7 @@ impl Trial {
         })
     }
 
-    /// So many relays, members at these, and links.
+    /// A trial of this many relays, with members at these, and links.
     fn with(seed: u64, relays: usize, homes: Vec<usize>, join: impl Fn(&mut Sim)) -> Trial {
         let mut sim = Sim::empty(seed, Plan::Stormy);
         let (settings, retry) = (Settings::default(), Retry::default());

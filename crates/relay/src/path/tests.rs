@@ -237,7 +237,7 @@ fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
     }
 }
 
-/// Of UDP payload, as budgets are.
+/// It is of UDP payload, as budgets are.
 #[test]
 fn probes_and_their_reports_are_a_percent() {
     for (rate, most) in [(10_000_000, 0.005), (1_000_000, 0.005), (64_000, 0.01), (16_000, 0.05)] {
