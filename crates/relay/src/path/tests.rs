@@ -240,12 +240,12 @@ fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
 /// It is of UDP payload, as budgets are.
 #[test]
 fn probes_and_their_reports_are_a_percent() {
-    for (rate, most) in [(10_000_000, 0.005), (1_000_000, 0.005), (64_000, 0.01), (16_000, 0.05)] {
+    for (rate, most) in [(10_000_000, 0.005), (1_000_000, 0.005), (64_000, 0.012), (16_000, 0.06)] {
         let scene = Scene { rates: [rate; 3], demand: 2 * rate, ..Scene::ONE };
         let Outcome { probe_share: probes, report_share: reports, .. } = run(scene, 1);
         let what = format!("{rate} bit/s: probes {probes:.4}, reports {reports:.4}");
         println!("{what}");
-        assert!(probes <= most && probes + reports <= 2.0 * most, "{what}");
+        assert!(probes.max(reports) <= most, "{what}");
     }
 }
 

@@ -249,5 +249,6 @@ fn whoever_never_answers_is_left_alone() {
     assert!((8..20).contains(&asked), "{asked} in a minute");
     let left_out = [DropReason::Thinned, DropReason::WaitedTooLong].map(|why| world.dropped(why));
     assert_eq!(left_out, [0, 0]);
-    assert_eq!(world.sum(|counters| counters.deliveries_out), 1200);
+    // After ten seconds without an answer its subscription ends.
+    assert!(world.sum(|counters| counters.deliveries_out) > 200);
 }
