@@ -214,7 +214,7 @@ pub fn hello_seeds() -> Vec<(&'static str, Vec<u8>)> {
         "life": 1, "uplink": {"up_bits": 1000000, "up_packets": 1000, "down_bits": 1000000, "down_packets": 1000}}"#;
     let of_another = register.replace("\"c\"", "\"a\"");
     let without_room = register.replace("1000000", "0").replace("9,", "0,");
-    let without_comtrees = register.replace("\"places\"", "\"comtrees\": 0, \"places\"");
+    let no_comtrees = register.replace("\"places\"", "\"comtrees\": 0, \"places\"");
     vec![
         (
             "join-renew-leave",
@@ -254,10 +254,7 @@ pub fn hello_seeds() -> Vec<(&'static str, Vec<u8>)> {
             ]),
         ),
         ("register", input_of(&[(2, register), (3, &of_another), (3, &without_room), (2, at_a)])),
-        (
-            "without-comtrees",
-            input_of(&[(2, &without_comtrees), (2, &at_a.replace("\"a\"", "\"c\""))]),
-        ),
+        ("no-comtrees", input_of(&[(2, &no_comtrees), (2, &at_a.replace("\"a\"", "\"c\""))])),
         (
             "refused",
             input_of(&[

@@ -47,7 +47,8 @@ impl State {
     pub(crate) fn improve_next(&mut self, op: &mut Op, now: Time) -> bool {
         let period = self.settings.improve;
         // Where a relay is on a detour, it is looked at once that is over.
-        let detoured: BTreeSet<Comtree> = self.detours.values().flatten().copied().collect();
+        let told = self.detours.values().flatten().copied();
+        let detoured: BTreeSet<Comtree> = told.filter(|of| self.has_detour(*of)).collect();
         let calm = self.comtrees.iter_mut().filter(|(comtree, _)| !detoured.contains(*comtree));
         let due = calm.filter_map(|(comtree, running)| {
             running.is_due_since(now, period).map(|since| (since, *comtree))

@@ -354,6 +354,8 @@ impl State {
         }
         self.bar_relay(op, id);
         self.relay_names.remove(&name);
+        self.unheard.remove(&id);
+        self.detours.remove(&id);
         self.ledger.close_relay(id);
         op.write::<Relay>(Table::Relays, number(u32::from(id.0)), None);
         op.effects.push(Effect::Removed(id));
