@@ -50,7 +50,7 @@ fn updates_of(budgets: &Budgets) -> (u64, u64) {
 pub(crate) struct Flooder {
     pub(crate) flood: Flood,
     /// Where it is, which is another one than the oracle is told if that is tried out.
-    comtree: Comtree,
+    pub(crate) comtree: Comtree,
     rng: ChaCha8Rng,
     /// An insider's.
     pub(crate) session: Option<Session>,

@@ -63,7 +63,7 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 #[test]
 fn seeds_with_all_that_limits_pass() {
     let all = Some(true);
-    for (relays, seed) in [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180)] {
+    for (relays, seed) in [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180), (5, 827_815)] {
         let config = OverlayConfig::new(relays, seed);
         passes(&OverlayConfig { shaping: all, budgets: all, floods: all, ..config });
     }

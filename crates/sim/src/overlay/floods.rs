@@ -132,7 +132,8 @@ impl World<'_> {
                 continue;
             }
             let wire = scenario.wire_of_link(hop.0);
-            let more = self.keys.updates_of(wire, hop.1, bytes, src);
+            let publisher = (flooder.one.comtree, src);
+            let more = self.keys.updates_of(wire, hop.1, bytes, publisher);
             let (since, most) = flooder.one.may_have_sent(self.now, &flooded.floods.budgets);
             let passed = flooder.passed.entry(hop).or_insert((since, 0));
             *passed = if passed.0 == since { (since, passed.1 + more) } else { (since, more) };

@@ -7,7 +7,7 @@ use crate::network::Direction;
 use crate::world::updates_in;
 use canopy_judge::{Secrets, Side};
 use canopy_session::{LoggedKeys, PublicKey};
-use canopy_wire::{Address, Packet, Sealed};
+use canopy_wire::{Address, Comtree, Packet, Sealed};
 use std::collections::BTreeMap;
 
 /// For how many of a wire's last sessions the keys are kept.
@@ -143,16 +143,17 @@ impl Keys {
         self.read(wire, direction, bytes).map_or_else(|| updates_in(bytes), |it| updates_in(&it))
     }
 
-    /// How many updates of a publisher are in a datagram on a wire.
+    /// How many updates of a publisher are in a datagram on a wire. Those on other comtrees have its address, too.
     pub(crate) fn updates_of(
         &self,
         wire: usize,
         direction: Direction,
         bytes: &[u8],
-        src: Address,
+        (comtree, src): (Comtree, Address),
     ) -> u64 {
         let opened = self.read(wire, direction, bytes);
         let packet = opened.as_deref().and_then(|opened| Packet::new_checked(opened).ok());
+        let packet = packet.filter(|packet| packet.header().comtree == comtree);
         let updates = packet.and_then(|packet| packet.updates().ok()).into_iter().flatten();
         updates.filter(|update| update.src == src).count() as u64
     }
