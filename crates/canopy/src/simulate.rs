@@ -75,6 +75,12 @@ struct WorldArgs {
     /// given
     #[arg(long, value_name = "BOOL", requires = "topology")]
     operator: Option<bool>,
+    /// With --topology: whether everybody sends as much as its limits let through, over links that get full; what they
+    /// send and how many they are is drawn from the seed. Then nothing fails or moves, 15 seconds are simulated if
+    /// nothing else is asked for, and it is judged that nothing which was let in is dropped or late, and that no link
+    /// bears more than what is reserved there
+    #[arg(long, value_name = "BOOL", requires = "topology")]
+    load: Option<bool>,
     /// With --relays: whether some participants may be sent less than what they want; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", requires = "relays")]
     budgets: Option<bool>,

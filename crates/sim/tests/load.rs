@@ -124,3 +124,62 @@ fn reservations_of_less_than_what_is_sent_are_seen() {
     assert!(report.dropped_within_limits > 100 && report.missing > 100, "{report:?}");
     assert!(report.verdict().is_err());
 }
+
+/// A tree of eight, and two beside it, which have a world of their own.
+fn two_parts() -> Network {
+    let mut text = "graph [\n".to_owned();
+    for id in 0..10 {
+        let (latitude, longitude) = (40 + id % 3, 2 * id);
+        let place = format!("Latitude {latitude} Longitude {longitude}");
+        let _ = writeln!(text, "node [ id {id} label \"n{id}\" {place} ]");
+    }
+    let edges = [(0, 1), (1, 2), (2, 3), (3, 0), (1, 4), (4, 5), (2, 6), (6, 7), (8, 9)];
+    for (source, target) in edges {
+        let _ = writeln!(text, "edge [ source {source} target {target} ]");
+    }
+    text.push_str("]\n");
+    Network::from_gml(&text).unwrap()
+}
+
+fn drawn(seed: u64, change: impl FnOnce(&mut TopologyConfig)) -> Result<TopologyReport, String> {
+    let mut config = TopologyConfig::new("generated.gml", seed).with_load();
+    change(&mut config);
+    run_topology(&two_parts(), &config)
+}
+
+/// As `canopy sim --topology FILE --load true` draws it: links get full, and what is let in is carried within what is
+/// reserved.
+#[test]
+fn loads_that_are_drawn_fill_links_and_are_carried() {
+    for seed in DRAWN {
+        let report = drawn(seed, |_| ()).unwrap();
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.worlds == 2 && report.replay.ends_with(" --load true"), "{report:?}");
+        assert!(report.refused_for_room > 5 && report.links_full > 0, "{report:?}");
+        assert!(report.deliveries_expected > 500, "{report:?}");
+    }
+}
+
+/// The first two are to the farthest, the last one is to groups.
+const DRAWN: [u64; 3] = [1, 2, 6];
+
+#[test]
+fn drawn_loads_show_what_is_reserved_too_little_and_sent_too_much() {
+    let of = |sabotage| drawn(DRAWN[1], |config| config.sabotage = Some(sabotage)).unwrap();
+    let less = of(TopologySabotage::ReserveLess);
+    assert!(less.verdict().is_err() && less.dropped_within_limits > 0, "{less:?}");
+    let told = of(TopologySabotage::SendTwice).verdict().unwrap_err();
+    assert!(told.contains(" bits in a second from relay "), "{told}");
+}
+
+#[test]
+fn loads_that_can_fill_no_link_are_refused() {
+    let why = |change: fn(&mut TopologyConfig)| drawn(1, change).unwrap_err();
+    assert!(why(|config| config.participants = Some(23)).contains("24 participants or more"));
+    assert!(why(|config| config.seconds = 11).contains("12 seconds or more"));
+    assert!(why(|config| config.degree = 3).contains("links that are given"));
+    assert!(why(|config| config.operator = Some(true)).contains("trees that stay"));
+    let single = Network::from_gml("graph [ node [ id 0 label \"a\" ] ]").unwrap();
+    let config = TopologyConfig::new("one.gml", 1).with_load();
+    assert!(run_topology(&single, &config).unwrap_err().contains("a load needs a link"));
+}

@@ -26,6 +26,9 @@ pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
         print_note(format_args!("{shown}: {note}"));
     }
     let mut config = TopologyConfig::new(&shown.to_string(), args.seed);
+    if args.load == Some(true) {
+        config = config.with_load();
+    }
     config.participants = args.participants;
     config.degree = args.degree.map_or(0, usize::from);
     config.seconds = args.seconds.unwrap_or(config.seconds);
@@ -48,6 +51,30 @@ fn refused(why: &str) -> ExitCode {
 }
 
 fn in_words(report: &TopologyReport) -> String {
+    let words = run_in_words(report);
+    match &report.load {
+        Some(load) => format!("{words}\n{}", load_in_words(report, load)),
+        None => words,
+    }
+}
+
+fn load_in_words(report: &TopologyReport, load: &str) -> String {
+    format!(
+        "{load}\n\
+         {} refused for want of room; {} of {} links, each way, were full, {:.1} % of what may be reserved at most; links bore \
+         {:.1} % of what they bear at most, and {:.1} % of what may pass by what is reserved; {} dropped, {} late",
+        report.refused_for_room,
+        report.links_full,
+        report.links_carrying,
+        100.0 * report.most_reserved,
+        100.0 * report.fullest_link,
+        100.0 * report.fullest_of_reserved,
+        report.dropped_within_limits,
+        report.late,
+    )
+}
+
+fn run_in_words(report: &TopologyReport) -> String {
     format!(
         "seed {} on {}: {} relays with {} links in {} parts, {} participants in {} worlds for {} s\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \

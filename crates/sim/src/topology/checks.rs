@@ -115,8 +115,12 @@ impl World<'_> {
         let bytes = *bytes;
         let part = bytes as f64 * 8.0 / self.link_rate().bits;
         self.told.fullest = self.told.fullest.max(part);
+        if let Some(most) = self.loading.most.get_mut(link) {
+            most[side] = most[side].max(bytes);
+        }
         if part > 1.0 {
-            self.model.broken(self.now, format!("link {link} is sent {bytes} bytes in a second"));
+            let what = format!("link {link} is sent more bytes in a second than it bears");
+            self.model.broken(self.now, what);
         }
     }
 

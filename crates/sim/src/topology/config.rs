@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 /// Length of a run in virtual seconds, if nothing else is asked for.
 const DEFAULT_SECONDS: u32 = 40;
+/// And with a load that is drawn, which takes long to simulate.
+const LOADED_SECONDS: u32 = 15;
 
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,8 @@ pub struct TopologyConfig {
     pub operator: Option<bool>,
     /// Everybody sends as much as its limits let through, and nothing fails.
     pub load: Option<Load>,
+    /// What everybody sends is drawn from the seed, and how many they are, so that links get full.
+    pub draws_load: bool,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<TopologySabotage>,
 }
@@ -74,8 +78,15 @@ impl TopologyConfig {
             periodic: None,
             operator: None,
             load: None,
+            draws_load: false,
             sabotage: None,
         }
+    }
+
+    /// The same run, in which everybody sends as much as its limits let through, over links that get full.
+    #[must_use]
+    pub fn with_load(self) -> TopologyConfig {
+        TopologyConfig { draws_load: true, seconds: LOADED_SECONDS, ..self }
     }
 
     /// The one command that does this run again.
@@ -94,6 +105,9 @@ impl TopologyConfig {
             [("improve", self.improve), ("periodic", self.periodic), ("operator", self.operator)];
         for (name, is_on) in switches {
             let _ = is_on.map(|is_on| write!(command, " --{name} {is_on}"));
+        }
+        if self.draws_load {
+            command.push_str(" --load true");
         }
         if let Some(load) = self.load {
             let _ = write!(command, " # with {load:?}");

@@ -42,4 +42,6 @@ pub(crate) struct Loading {
     pub(crate) lengths: Vec<usize>,
     pub(crate) to: Vec<Option<usize>>,
     pub(crate) dropped: Option<Vec<u64>>,
+    /// By link: how many bytes passed over it in a second at most, each way.
+    pub(crate) most: Vec<[u64; 2]>,
 }

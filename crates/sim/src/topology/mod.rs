@@ -12,6 +12,7 @@ mod config;
 mod control_plane;
 mod controller;
 mod deed;
+mod drawing;
 mod faults;
 mod graph;
 mod load;

@@ -6,7 +6,7 @@ use super::model::to_one;
 use super::world::{Step, World};
 use crate::payload;
 use crate::scale::machine::ip_port;
-use canopy_control::{Enter, WorldId};
+use canopy_control::{Enter, Refusal, WorldId};
 use canopy_plan::Limits;
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_token::{Budget, Claims, UnixTime};
@@ -63,9 +63,9 @@ impl World<'_> {
         let at = self.process.local(self.now);
         let answer =
             self.process.controller.as_mut().map(|controller| controller.enter(at, &enter));
-        match answer {
+        match &answer {
             Some(Ok(_)) => self.people[number].is_renewed = true,
-            Some(Err(_)) => self.told.refused += 1,
+            Some(Err(why)) => self.refused(number, why),
             None => {}
         }
         self.plan_question(number, again);
@@ -73,6 +73,16 @@ impl World<'_> {
             self.people[number].is_wanted = false;
         }
         self.pump_controller();
+    }
+
+    /// The controller refuses somebody. Under load nothing but room may be lacking.
+    fn refused(&mut self, number: usize, why: &Refusal) {
+        self.told.refused += 1;
+        let is_full = matches!(why, Refusal::Full { .. });
+        self.told.refused_for_room += u32::from(is_full);
+        if self.config.load.is_some() && !is_full {
+            self.model.broken(self.now, format!("participant {number} is refused: {why}"));
+        }
     }
 
     /// The controller says that a relay lets somebody in: it is handed its token.

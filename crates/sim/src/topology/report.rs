@@ -1,6 +1,7 @@
 //! What a run has shown.
 
 use super::config::TopologyConfig;
+use super::load::Load;
 use super::model::Tally;
 use serde::Serialize;
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 pub(crate) struct Told {
     pub(crate) admitted: u32,
     pub(crate) refused: u32,
+    pub(crate) refused_for_room: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
@@ -28,6 +30,10 @@ pub(crate) struct Told {
     pub(crate) drained: u32,
     pub(crate) fullest: f64,
     pub(crate) dropped: u64,
+    pub(crate) reserved: f64,
+    pub(crate) full: u32,
+    pub(crate) carrying: u32,
+    pub(crate) of_reserved: f64,
 }
 
 /// What a run on a graph has shown.
@@ -67,10 +73,14 @@ pub struct TopologyReport {
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher.
     pub out_of_order: u64,
+    /// Updates that came later than they have to where nothing fails.
+    pub late: u64,
     /// How often a member was admitted, or confirmed.
     pub admitted: u32,
     /// How often somebody was refused.
     pub refused: u32,
+    /// How often that was so because a link or a relay had too little left.
+    pub refused_for_room: u32,
     /// How often a membership ended.
     pub left: u32,
     /// How often a comtree got another tree.
@@ -111,6 +121,18 @@ pub struct TopologyReport {
     pub fullest_link: f64,
     /// What relays dropped while everybody sent as much as its limits let through.
     pub dropped_within_limits: u64,
+    /// What everybody sent, and within which limits, if it was as much as those let through; the other figures of links
+    /// are of then.
+    pub load: Option<String>,
+    /// On how many links something was reserved, each way for itself.
+    pub links_carrying: u32,
+    /// How many of them had no room left for what one more member sends.
+    pub links_full: u32,
+    /// What was reserved on a link one way, at most, as a part of what may be.
+    pub most_reserved: f64,
+    /// What passed over a link one way in a second, at most, as a part of what may: what is reserved there, with what
+    /// hellos, longer headers and ticks add.
+    pub fullest_of_reserved: f64,
     /// A hash of all datagrams and messages in order.
     pub trace_hash: String,
     /// What was wrong.
@@ -126,6 +148,7 @@ pub(crate) struct Scene {
     pub(crate) components: usize,
     pub(crate) participants: usize,
     pub(crate) ticks_ms: Vec<u16>,
+    pub(crate) load: Option<Load>,
 }
 
 impl TopologyReport {
@@ -153,8 +176,10 @@ impl TopologyReport {
             duplicates: tally.duplicates,
             unexpected: tally.unexpected,
             out_of_order: tally.out_of_order,
+            late: tally.late,
             admitted: told.admitted,
             refused: told.refused,
+            refused_for_room: told.refused_for_room,
             left: told.left,
             reshaped: told.reshaped,
             broken: told.broken,
@@ -175,6 +200,11 @@ impl TopologyReport {
             drained: told.drained,
             fullest_link: told.fullest,
             dropped_within_limits: told.dropped,
+            load: scene.load.map(|load| format!("{load:?}")),
+            links_carrying: told.carrying,
+            links_full: told.full,
+            most_reserved: told.reserved,
+            fullest_of_reserved: told.of_reserved,
             trace_hash,
             problems,
             replay: config.replay(),

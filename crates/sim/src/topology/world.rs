@@ -3,9 +3,10 @@
 use super::config::{TopologyConfig, TopologySabotage};
 use super::controller::{Channel, Process};
 use super::deed::Deed;
+use super::drawing;
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
-use super::load::Loading;
+use super::load::{Load, Loading, Receivers};
 use super::machine::{LOOK, Machine};
 use super::model::Model;
 use super::participant::Participant;
@@ -113,9 +114,13 @@ impl Realm {
         }
     }
 
+    pub(crate) fn tick(&self) -> Duration {
+        Duration::from_millis(self.tick_ms().into())
+    }
+
     /// How long ticks make relays wait at most on the longest way, one after the other.
     pub(crate) fn waits(&self) -> Duration {
-        Duration::from_millis(u64::from(self.tick_ms())) * self.relays_on_a_way()
+        self.tick() * self.relays_on_a_way()
     }
 
     fn draw_mode(&mut self, is_periodic: Option<bool>, rng: &mut ChaCha8Rng) {
@@ -201,6 +206,7 @@ pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<Topolo
         components: world.components,
         participants: world.people.len(),
         ticks_ms: world.worlds.iter().map(Realm::tick_ms).collect(),
+        load: world.config.load,
     };
     let counts = (world.model.tally, world.told);
     let problems = std::mem::take(&mut world.model.faults);
@@ -208,7 +214,7 @@ pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<Topolo
 }
 
 /// Whether the controller looks for better trees, and whether there is an operator; and when updates leave in each
-/// world. Under load nothing moves.
+/// world. Under load nothing moves; only where it is drawn worlds may be in periodic mode.
 fn draw_switches(
     config: &TopologyConfig,
     worlds: &mut [Realm],
@@ -217,8 +223,24 @@ fn draw_switches(
     let asked = |asked: Option<bool>| config.load.map_or(asked, |_| Some(false));
     let switches = [config.improve, config.operator]
         .map(|is_on| asked(is_on).unwrap_or(draws.random_bool(0.5)));
-    worlds.iter_mut().for_each(|world| world.draw_mode(asked(config.periodic), draws));
+    let periodic = if config.draws_load { config.periodic } else { asked(config.periodic) };
+    worlds.iter_mut().for_each(|world| world.draw_mode(periodic, draws));
     switches
+}
+
+/// What has to arrive. Of what is sent to groups as a load, a little may give place to what is newer.
+fn model(
+    config: &TopologyConfig,
+    people: &[Participant],
+    worlds: &[Realm],
+    span: Duration,
+) -> Model {
+    let of: Vec<usize> = people.iter().map(|person| person.world).collect();
+    let waits = worlds.iter().map(Realm::waits).collect();
+    let to_groups = |load: Load| !matches!(load.to, Receivers::Farthest(_));
+    let mut model = Model::new(&of, waits, span, config.load.is_some());
+    model.spares_some = config.draws_load && config.load.is_some_and(to_groups);
+    model
 }
 
 /// How the controller does its work.
@@ -251,6 +273,8 @@ impl<'a> World<'a> {
         let relays = graph.names.len();
         let machines: Vec<Machine> = (0..relays).map(machine).collect();
         let (components, mut worlds) = realms(&graph)?;
+        let sizes: Vec<usize> = worlds.iter().map(|world| world.nodes.len()).collect();
+        let config = &drawing::with_load(config, &sizes)?;
         let mut draws = stream(config.seed, Stream::Operator);
         let [improves, operates] = draw_switches(config, &mut worlds, &mut draws);
         let wanted = config.participants.map_or_else(
@@ -265,14 +289,12 @@ impl<'a> World<'a> {
         if config.load.is_some() {
             faults.clear();
         }
-        let of: Vec<usize> = people.iter().map(|person| person.world).collect();
         let span = graph.span();
-        let waits: Vec<Duration> = worlds.iter().map(Realm::waits).collect();
         let settings = settings(config, improves, &mut draws);
         Ok(World {
             config: config.clone(),
             now: Time::from_millis(1),
-            model: Model::new(&of, waits, span),
+            model: model(config, &people, &worlds, span),
             span,
             process: Process::new(
                 relays,
