@@ -479,6 +479,7 @@ pub(crate) enum Stream {
     Operator,
     Steady,
     Paths,
+    Important,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
