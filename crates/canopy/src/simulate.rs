@@ -84,6 +84,10 @@ struct WorldArgs {
     /// With --relays: whether some participants may be sent less than what they want; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", requires = "relays")]
     budgets: Option<bool>,
+    /// With --relays: whether some participants mark a part of what they say as important, where links are shaped or
+    /// somebody has a budget; drawn from the seed if not given
+    #[arg(long, value_name = "BOOL", requires = "relays")]
+    important: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -148,6 +152,7 @@ impl WorldArgs {
         config.shaping = self.shaping;
         config.budgets = self.budgets;
         config.floods = self.floods;
+        config.important = self.important;
         let start = Instant::now();
         let report = canopy_sim::run_overlay(&config);
         let timed = Timed::new(&report, start.elapsed());

@@ -479,6 +479,7 @@ pub(crate) enum Stream {
     Operator,
     Steady,
     Paths,
+    Important,
     Load,
 }
 

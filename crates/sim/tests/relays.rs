@@ -30,6 +30,13 @@ fn unshaped(relays: u32, seed: u64) -> OverlayConfig {
     OverlayConfig { shaping: none, budgets: none, floods: none, ..calm }
 }
 
+/// With shaped links, budgets and a flood, and nothing important, which would change what is kept.
+fn limited_by_all(relays: u32, seed: u64) -> OverlayConfig {
+    let [shaping, budgets, floods] = [Some(true); 3];
+    let important = Some(false);
+    OverlayConfig { shaping, budgets, floods, important, ..OverlayConfig::new(relays, seed) }
+}
+
 fn passes(config: &OverlayConfig) -> OverlayReport {
     let report = run_overlay(config);
     report.verdict().unwrap_or_else(|problem| panic!("{problem}"));
@@ -62,10 +69,19 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 /// comtree for its own. In the last, the first copies of updates had no room at a flooded relay.
 #[test]
 fn seeds_with_all_that_limits_pass() {
-    let all = Some(true);
-    for (relays, seed) in [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180), (5, 827_815)] {
-        let config = OverlayConfig::new(relays, seed);
-        passes(&OverlayConfig { shaping: all, budgets: all, floods: all, ..config });
+    let found =
+        [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180), (5, 827_815)];
+    for (relays, seed) in found {
+        passes(&limited_by_all(relays, seed));
+    }
+}
+
+/// What is important goes first, and all of it arrives. In the first, it stood behind a later one in a datagram, as
+/// somebody wanted only that one's level.
+#[test]
+fn seeds_with_all_that_limits_and_important_updates_pass() {
+    for (relays, seed) in [(3, 900_003), (2, 900_001)] {
+        passes(&OverlayConfig { important: Some(true), ..limited_by_all(relays, seed) });
     }
 }
 
@@ -368,8 +384,8 @@ fn what_relays_lose_between_each_other_is_missing() {
 
 fn shaped(relays: u32, seed: u64) -> OverlayConfig {
     let quiet = OverlayConfig { floods: Some(false), ..OverlayConfig::new(relays, seed) };
-    let participants = Some(12);
-    OverlayConfig { shaping: Some(true), budgets: Some(false), participants, ..quiet }
+    let (participants, important) = (Some(12), Some(false));
+    OverlayConfig { shaping: Some(true), budgets: Some(false), participants, important, ..quiet }
 }
 
 /// Something newer has taken the place of what is missing behind a shaped link, all there miss it, it is counted,
@@ -388,7 +404,7 @@ fn shaped_links_leave_out_what_is_counted_and_superseded_and_nothing_else() {
 fn seeds_of_shaped_links_that_found_something_pass() {
     let found = |seed| {
         let config = OverlayConfig::new(3, seed);
-        passes(&OverlayConfig { shaping: Some(true), ..config })
+        passes(&OverlayConfig { shaping: Some(true), important: Some(false), ..config })
     };
     // Where a relay read more often than its tick, hellos left at most reads, and came on top of what the link bears.
     found(771_178);
@@ -405,8 +421,7 @@ fn seeds_of_shaped_links_that_found_something_pass() {
 fn seeds_with_all_that_limits_that_found_something_pass() {
     // The same as in the last of those above; and what left with a late tick counted for less than 100 ms.
     for (relays, seed) in [(5, 790_062), (3, 790_052)] {
-        let [shaping, budgets, floods] = [Some(true); 3];
-        passes(&OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(relays, seed) });
+        passes(&limited_by_all(relays, seed));
     }
 }
 
@@ -457,8 +472,8 @@ fn relays_that_count_twice_what_shaped_links_leave_out_are_caught() {
 
 fn limited(relays: u32, seed: u64) -> OverlayConfig {
     let quiet = OverlayConfig { floods: Some(false), ..OverlayConfig::new(relays, seed) };
-    let participants = Some(16);
-    OverlayConfig { shaping: Some(false), budgets: Some(true), participants, ..quiet }
+    let (participants, important) = (Some(16), Some(false));
+    OverlayConfig { shaping: Some(false), budgets: Some(true), participants, important, ..quiet }
 }
 
 /// Who may be sent so much only is sent no more, hears of everything in time, and nobody else misses anything.
@@ -501,6 +516,18 @@ fn who_has_a_budget_and_hears_nothing_of_somebody_is_found() {
 fn relays_that_do_not_count_what_budgets_leave_out_are_caught() {
     let findings = findings_where_limited(OverlaySabotage::ThinUncounted);
     assert!(findings.iter().any(|what| what.contains("of which it counts 0")), "{findings:#?}");
+}
+
+#[test]
+fn what_is_important_and_not_marked_is_late_or_missing() {
+    let sabotage = Some(OverlaySabotage::Unmarked);
+    let important = Some(true);
+    let config = |seed| OverlayConfig { sabotage, important, ..limited_by_all(3, seed) };
+    let findings: Vec<String> =
+        [900_001, 900_003].iter().flat_map(|seed| run_overlay(&config(*seed)).findings).collect();
+    for found in [" is missing at", "which is urgent, waited"] {
+        assert!(findings.iter().any(|what| what.contains(found)), "{findings:#?}");
+    }
 }
 
 /// Links, budgets and what else there is leave out as much as they must, all at once.
@@ -563,9 +590,7 @@ fn floods_budgets_and_shaped_links_are_there_at_once() {
 #[test]
 fn seeds_of_floods_that_found_something_pass() {
     for seed in [771_221, 774_130] {
-        let [shaping, budgets, floods] = [Some(true); 3];
-        let config = OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(3, seed) };
-        let report = passes(&config);
+        let report = passes(&limited_by_all(3, seed));
         assert!(report.network.receive_queue_dropped > 0 && report.deliveries_excused > 0);
     }
 }
@@ -574,8 +599,7 @@ fn seeds_of_floods_that_found_something_pass() {
 #[test]
 fn floods_of_subscription_changes_do_not_take_shaped_links() {
     for seed in [206, 776_084] {
-        let [shaping, budgets, floods] = [Some(true); 3];
-        passes(&OverlayConfig { shaping, budgets, floods, ..OverlayConfig::new(3, seed) });
+        passes(&limited_by_all(3, seed));
     }
 }
 

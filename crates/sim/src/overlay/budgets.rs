@@ -19,7 +19,8 @@ pub(crate) struct Said {
     pub(crate) comtrees: usize,
     /// The groups that each of them publishes to.
     pub(crate) groups: u64,
-    pub(crate) unicasts_a_second: u64,
+    /// What goes first: for one participant's eyes, or important.
+    pub(crate) urgent_a_second: u64,
     /// The longest update, bytes.
     pub(crate) longest: usize,
 }
@@ -34,13 +35,13 @@ pub(crate) fn is_drawn(config: &OverlayConfig, is_shaped: bool) -> bool {
 }
 
 /// Half of the participants may be sent either of two amounts, so that there are several of one mind. A budget holds an
-/// update of each flow in [`ALL_FLOWS`] seconds, and besides what goes first because it is for one participant's eyes.
+/// update of each flow in [`ALL_FLOWS`] seconds, and besides what goes first.
 pub(crate) fn draw(seed: u64, said: &Said) -> Vec<Option<Budget>> {
     let rng = &mut stream(seed, Stream::Budgets);
     // Those before tell whether there are any.
     rng.set_word_pos(1 << 20);
     let speakers = said.participants.div_ceil(said.comtrees) as u64;
-    let each_second = speakers * said.groups / ALL_FLOWS + said.unicasts_a_second + 1;
+    let each_second = speakers * said.groups / ALL_FLOWS + said.urgent_a_second + 1;
     let mut amount = || {
         let updates = each_second.max(4) * rng.random_range(10..20) / 10;
         let down_bits = updates * (said.longest as u64 + OVERHEAD) * 8;

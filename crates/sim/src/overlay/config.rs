@@ -39,6 +39,9 @@ pub struct OverlayConfig {
     pub budgets: Option<bool>,
     /// Whether somebody sends one relay far more than it may for a while; drawn from the seed if not given.
     pub floods: Option<bool>,
+    /// Whether some participants mark a part of what they say as important, where links are shaped or somebody has a
+    /// budget; drawn from the seed if not given.
+    pub important: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -72,6 +75,8 @@ pub enum OverlaySabotage {
     Unlimited,
     /// Who has a budget gets nothing of the first participant, which is said to be left out.
     Starve,
+    /// What is important is not marked.
+    Unmarked,
 }
 
 impl OverlaySabotage {
@@ -96,6 +101,7 @@ impl OverlayConfig {
             shaping: None,
             budgets: None,
             floods: None,
+            important: None,
             sabotage: None,
         }
     }
@@ -109,14 +115,15 @@ impl OverlayConfig {
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
         }
-        if let Some(shaping) = self.shaping {
-            let _ = write!(command, " --shaping {shaping}");
-        }
-        if let Some(budgets) = self.budgets {
-            let _ = write!(command, " --budgets {budgets}");
-        }
-        if let Some(floods) = self.floods {
-            let _ = write!(command, " --floods {floods}");
+        for (flag, given) in [
+            ("shaping", self.shaping),
+            ("budgets", self.budgets),
+            ("floods", self.floods),
+            ("important", self.important),
+        ] {
+            if let Some(given) = given {
+                let _ = write!(command, " --{flag} {given}");
+            }
         }
         command
     }

@@ -10,6 +10,7 @@ mod config;
 mod flooded;
 mod flooders;
 mod floods;
+mod important;
 mod keys;
 mod lately;
 mod limiting;

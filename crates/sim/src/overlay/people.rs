@@ -1,12 +1,15 @@
 //! What participants do: join, choose groups, publish, move to another relay, leave.
 
+use super::config::OverlaySabotage;
 use super::model::Received;
 use super::participant::TOP_LEVEL;
 use super::queue::Step;
 use super::world::World;
 use crate::payload;
 use canopy_session::{Event, Identity, Session, SessionConfig, State};
-use canopy_wire::{Address, Group, Header, Kind, Level, MAX_DATAGRAM, Record, UpdatesWriter};
+use canopy_wire::{
+    Address, Group, Header, Kind, Level, MAX_DATAGRAM, Record, UpdatesWriter, Weight,
+};
 use rand::RngExt;
 use std::time::Duration;
 
@@ -150,9 +153,11 @@ impl World<'_> {
             written += 1;
             let dst = self.draw_destination(number);
             let level = Level(self.rng.random_range(0..=TOP_LEVEL));
-            let update = self.model.publish(self.now, number, dst, level);
+            let is_important = self.marks.random_bool(self.scenario.important[number]);
+            let update = self.model.publish(self.now, number, dst, level, is_important);
             let payload = payload::compose(update, series, len);
-            writer.push(&Record { level, ..Record::new(dst, series, &payload) });
+            let weight = self.weight_of(is_important);
+            writer.push(&Record { level, weight, ..Record::new(dst, series, &payload) });
         }
         let mut header = Header::new(Kind::Updates, id, self.participants[number].comtree);
         header.hop_limit = self.scenario.hop_limit;
@@ -161,6 +166,14 @@ impl World<'_> {
         session.take_series(written);
         if let Ok(len) = session.seal(&mut out, len) {
             self.send_up(number, &out[..len]);
+        }
+    }
+
+    fn weight_of(&self, is_important: bool) -> Weight {
+        match self.config.sabotage {
+            Some(OverlaySabotage::Unmarked) => Weight::ONE,
+            _ if is_important => Weight::IMPORTANT,
+            _ => Weight::ONE,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::budgets::{self, Said};
 use super::config::{OverlayConfig, OverlaySabotage};
 use super::flooded::{self, Flooded};
+use super::important;
 use super::meshes::{draw_mesh_reloads, join_threads};
 use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
@@ -135,6 +136,8 @@ pub(crate) struct Scenario {
     pub(crate) shaped: Vec<Shaped>,
     /// What participants may be sent, for those who may not be sent everything.
     pub(crate) budgets: Vec<Option<Budget>>,
+    /// Which part of what it says each participant marks as important.
+    pub(crate) important: Vec<f64>,
     /// A relay that some flood, and how relays are armed.
     pub(crate) flooded: Option<Flooded>,
     pub(crate) patience: Patience,
@@ -225,6 +228,7 @@ impl Scenario {
             reloads: Vec::new(),
             shaped: Vec::new(),
             budgets: vec![None; participants],
+            important: vec![0.0; participants],
             flooded: None,
             patience: Patience::default(),
             calm_from,
@@ -250,10 +254,13 @@ impl Scenario {
         self.leave_at.as_nanos() / 1_000_000_000
     }
 
-    /// Updates a second for one participant's eyes, at most.
-    pub(crate) fn unicasts_a_second(&self) -> u64 {
+    /// Updates a second that go before all others, at most: those for one participant's eyes, and what is important.
+    pub(crate) fn urgent_a_second(&self) -> u64 {
         let each_second = self.participants as u64 * 1000 / self.habits.publish_ms.start;
-        (each_second as f64 * self.habits.unicast).ceil() as u64
+        let unicasts = (each_second as f64 * self.habits.unicast).ceil() as u64;
+        let each_second = 1e3 / self.habits.publish_ms.start as f64;
+        let important = self.important.iter().sum::<f64>() * each_second;
+        unicasts + important.ceil() as u64
     }
 
     /// Whether anybody may be sent so much only.
@@ -283,6 +290,9 @@ impl Scenario {
             let is_steady = stream(config.seed, Stream::Steady).random_bool(0.5);
             self.habits.speak_much(is_steady);
         }
+        if important::is_drawn(config, is_shaped || has_budgets) {
+            self.important = important::draw(config.seed, self.participants);
+        }
         if is_shaped {
             self.shape_links(config);
         }
@@ -291,7 +301,7 @@ impl Scenario {
                 participants: self.participants,
                 comtrees: self.peaceful().len(),
                 groups: self.habits.groups.into(),
-                unicasts_a_second: self.unicasts_a_second(),
+                urgent_a_second: self.urgent_a_second(),
                 longest: self.habits.longest,
             };
             self.budgets = budgets::draw(config.seed, &said);
@@ -309,7 +319,7 @@ impl Scenario {
         let setting = shaping::Setting {
             links: self.links.ends().len(),
             flows: self.participants as u64 * u64::from(habits.groups),
-            unicasts: self.unicasts_a_second(),
+            urgent: self.urgent_a_second(),
             longest: habits.longest,
             calm_from: self.calm_from,
         };

@@ -61,8 +61,8 @@ pub(crate) struct Setting {
     pub(crate) links: usize,
     /// Pairs of publisher and group.
     pub(crate) flows: u64,
-    /// Updates a second for one participant, at most, and the longest payload.
-    pub(crate) unicasts: u64,
+    /// Updates a second that go before all others, at most, and the longest payload.
+    pub(crate) urgent: u64,
     pub(crate) longest: usize,
     pub(crate) calm_from: Time,
 }
@@ -72,7 +72,7 @@ pub(crate) fn draw(seed: u64, setting: &Setting) -> Vec<Shaped> {
     let rng = &mut stream(seed, Stream::Shaping);
     // Those before tell whether there are any.
     rng.set_word_pos(1 << 20);
-    let Setting { links, flows, unicasts, longest, calm_from } = *setting;
+    let Setting { links, flows, urgent, longest, calm_from } = *setting;
     let update_bits = (longest as u64 + 40) * 8;
     let mut shaped: Vec<Shaped> = Vec::new();
     for _ in 0..rng.random_range(1..3) {
@@ -81,7 +81,7 @@ pub(crate) fn draw(seed: u64, setting: &Setting) -> Vec<Shaped> {
             true => (FLOOR * rng.random_range(LONGER) / 10, 10),
             false => (FLOOR, rng.random_range(10..16)),
         };
-        let least = flows * 1000 / floor.as_millis() as u64 + unicasts + 4;
+        let least = flows * 1000 / floor.as_millis() as u64 + urgent + 4;
         let one = Shaped {
             link: rng.random_range(0..links),
             direction: if rng.random() { Direction::Up } else { Direction::Down },

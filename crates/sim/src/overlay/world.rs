@@ -2,6 +2,7 @@
 
 use super::config::{OverlayConfig, OverlaySabotage};
 use super::flooders::{self, OverlayFlooder};
+use super::important;
 use super::keys::Keys;
 use super::lately::Lately;
 use super::machine::{self, Held, Machine, Sent};
@@ -62,6 +63,8 @@ pub(crate) struct World<'a> {
     pub(crate) scenario: Rc<Scenario>,
     pub(crate) now: Time,
     pub(crate) rng: ChaCha8Rng,
+    /// Says what is marked as important.
+    pub(crate) marks: ChaCha8Rng,
     pub(crate) participants: Vec<Participant>,
     pub(crate) model: Model,
     pub(crate) tallies: Tallies,
@@ -102,6 +105,7 @@ impl<'a> World<'a> {
         World {
             config: config.clone(),
             now: Time::from_millis(1),
+            marks: important::marks(config.seed),
             model: Model::new(&scenario, comtrees),
             participants,
             tallies: Tallies::default(),

@@ -1,6 +1,7 @@
 //! What becomes of an update: each delivery, and the judgement when its time is over.
 
 use super::updates::{Due, Update};
+use super::urgent::URGENT_WAITS;
 use super::{Model, Received};
 use crate::network::Direction;
 use crate::overlay::budgets;
@@ -12,26 +13,33 @@ use std::time::Duration;
 
 /// An update whose time is over is remembered for so long.
 const LATE: Duration = Duration::from_secs(3);
+/// What leaves in one turn comes within this time.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 impl Model {
-    /// How long an update may wait on its way to a participant: for each shaped link, and for what it may be sent.
+    /// How long an update may wait on its way to a participant: for each shaped link, and for what it may be sent. What is
+    /// urgent goes first.
     pub(super) fn waits(
         &self,
         published: Time,
         comtree: Comtree,
         way: (usize, usize),
-        number: usize,
+        (number, is_urgent): (usize, bool),
     ) -> Duration {
         let links = self.shaped_on_way(published, comtree, way);
         let is_limited = self.scenario.budgets[number].is_some();
+        let floods = self.flooded_wait(comtree, way);
+        if is_urgent {
+            return URGENT_WAITS * (links.len() as u32 + u32::from(is_limited)) + floods;
+        }
         let limited = if is_limited { budgets::WAITS } else { Duration::ZERO };
         links.into_iter().filter_map(|hop| self.shaped(hop)).map(Shaped::waits).sum::<Duration>()
             + limited
-            + self.flooded_wait(comtree, way)
+            + floods
     }
 
     /// How much longer an update takes where it passes a flooded relay.
-    fn flooded_wait(&self, comtree: Comtree, (from, to): (usize, usize)) -> Duration {
+    pub(super) fn flooded_wait(&self, comtree: Comtree, (from, to): (usize, usize)) -> Duration {
         let Some(flooded) = &self.scenario.flooded else { return Duration::ZERO };
         let Scenario { trees, links, .. } = &self.scenario;
         let tree = trees.iter().find(|tree| tree.comtree == comtree);
@@ -139,17 +147,22 @@ impl Model {
     /// What one publisher sends comes in its order, where the network keeps it.
     fn check_order(&mut self, now: Time, number: usize, id: u64) {
         let Some(update) = self.update(id) else { return };
-        let (publisher, dst) = (update.publisher, update.dst);
+        let Update { publisher, dst, is_important, .. } = *update;
         let (is_group, dst) = (dst.is_group(), Some(dst).filter(|_| self.scenario.is_thinned()));
-        let flow = (publisher, is_group || !self.scenario.ways_change(), dst);
-        let before = self.seats[number].heard.insert(flow, id);
+        let flow = (publisher, is_group || !self.scenario.ways_change(), dst, is_important);
+        let heard = &mut self.seats[number].heard;
+        // What was said before something important may come after it, but what was said later comes before it only if
+        // they leave together.
+        let plain = heard.get(&(flow.0, flow.1, flow.2, false)).copied();
+        let before = heard.insert(flow, (id, now)).max(plain);
+        let before = before.filter(|(_, at)| !is_important || now.since(*at) > TOGETHER);
         // A unicast whose way turns from two links to one may overtake what is on the longer way.
         let keeps_order =
             self.scenario.keeps_order() && (is_group || !self.scenario.meshes_change());
-        if let Some(before) = before.filter(|before| *before > id)
+        if let Some((before, at)) = before.filter(|(before, _)| *before > id)
             && keeps_order
         {
-            self.seats[number].heard.insert(flow, before);
+            self.seats[number].heard.insert(flow, (before, at));
             self.tally.out_of_order += 1;
             self.tally.find(|| {
                 format!(

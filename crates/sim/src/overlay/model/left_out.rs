@@ -70,7 +70,7 @@ impl Model {
 
     /// What has left out an update for somebody, if something may have: the first shaped link on its way that it was not
     /// sent over, or what may be sent to who has a budget. Something newer of its flow went there in its place, no later
-    /// than flows get there at their floor. What is for one participant's eyes is never left out.
+    /// than flows get there at their floor. What is for one participant's eyes, or important, is never left out.
     pub(super) fn left_out_by(&self, number: usize, due: &Due) -> Option<Cause> {
         let update = &self.updates[number];
         let way = self.shaped_on_way(update.at, update.comtree, (update.relay, due.relay));
@@ -109,7 +109,7 @@ impl Model {
         };
         let may = cause != Cause::Budget || self.scenario.budgets[due.number].is_some();
         let is_superseded = || self.others_of_flow(number).any(takes_its_place);
-        (update.dst.is_group() && may && is_superseded()).then_some(cause)
+        (!update.is_urgent() && may && is_superseded()).then_some(cause)
     }
 
     /// Whether somebody's relay may have taken it for one who wants an update, as it had wanted this level before: it has
@@ -121,7 +121,7 @@ impl Model {
     }
 
     /// The updates of an update's flow that may take its place: newer ones, and where the network does not keep the
-    /// order, or copies come late, older ones as well, that may still have been on their way.
+    /// order, or copies come late, older ones as well, that may still have been on their way. What is important takes no other's.
     fn others_of_flow(&self, number: usize) -> impl Iterator<Item = &Update> {
         let update = &self.updates[number];
         let is_late = !self.scenario.keeps_order() || !self.scenario.late_copies.is_zero();
@@ -132,6 +132,7 @@ impl Model {
         let all = all.take_while(move |one| one.at <= until);
         all.filter(move |one| {
             (one.publisher, one.dst) == (update.publisher, update.dst)
+                && !one.is_important
                 && !std::ptr::eq(*one, update)
         })
     }
@@ -145,6 +146,7 @@ impl Model {
             if self.scenario.is_thinned() && update.dst.is_group() {
                 self.account_for(now, self.left_out.accounted);
             }
+            self.check_precedence(now, self.left_out.accounted);
             self.left_out.accounted += 1;
         }
         self.left_out.counted.clear();
@@ -270,7 +272,7 @@ mod tests {
             model.appear(number, number);
             model.connected(Time::ZERO, number, Address::UNSPECIFIED);
             let group = Group::new(64).address();
-            let id = model.publish(Time::from_millis(6_000), number, group, Level(0));
+            let id = model.publish(Time::from_millis(6_000), number, group, Level(0), false);
             if is_lost {
                 model.lost_on(number, Direction::Up, &[id]);
             }
@@ -304,7 +306,7 @@ mod tests {
         model.request(Time::ZERO, 1, group, Some(level));
         model.acknowledged(Time::ZERO, 1, group, Some(level));
         let [id, _] = [20_000, 20_500]
-            .map(|at| model.publish(Time::from_millis(at), 0, group.address(), level));
+            .map(|at| model.publish(Time::from_millis(at), 0, group.address(), level, false));
         let (src, dst) = (Address::UNSPECIFIED, group.address());
         model.received(got, 1, &Received { id: Some(id), src, dst, level });
         model.judge(Time::from_millis(60_000), &[1]);

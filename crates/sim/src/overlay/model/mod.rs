@@ -9,6 +9,7 @@ mod judging;
 mod left_out;
 mod links;
 mod updates;
+mod urgent;
 
 use super::scenario::{Element, Fault, Patience, Scenario};
 use crate::network::Direction;
@@ -56,8 +57,8 @@ impl Tally {
 }
 
 /// On which updates keep their order: their publisher, in which of its epochs, and whether to a group. What waits
-/// for a shaped link is in order within its flow only.
-type Way = ((usize, u32), bool, Option<Address>);
+/// for a shaped link is in order within its flow only, and what is important stands beside that.
+type Way = ((usize, u32), bool, Option<Address>, bool);
 
 /// A participant, as far as the model knows it.
 struct Seat {
@@ -69,8 +70,8 @@ struct Seat {
     /// Since when it is connected.
     connected: Option<Time>,
     interests: BTreeMap<Group, Interest>,
-    /// The last update that it got on each way.
-    heard: BTreeMap<Way, u64>,
+    /// The last update that it got on each way, and when.
+    heard: BTreeMap<Way, (u64, Time)>,
 }
 
 /// An update as its receiver's application gets it.
@@ -225,11 +226,16 @@ impl Model {
         publisher: usize,
         dst: Address,
         level: Level,
+        is_important: bool,
     ) -> u64 {
-        let due = match dst.group() {
+        let is_urgent = is_important || !dst.is_group();
+        let receivers = match dst.group() {
             Some(group) => self.due_in_group(now, publisher, group, level),
             None => self.due_at(now, publisher, dst),
         };
+        let from = self.seats[publisher].relay;
+        let due = receivers.into_iter();
+        let due = due.map(|receiver| self.due(now, from, receiver, is_urgent)).collect();
         let seat = &self.seats[publisher];
         let is_taken = seat.connected.is_some();
         self.tally.published += 1;
@@ -240,6 +246,7 @@ impl Model {
             src: seat.address,
             dst,
             level,
+            is_important,
             comtree: seat.comtree,
             relay: seat.relay,
             is_taken,
@@ -251,14 +258,15 @@ impl Model {
         self.first + self.updates.len() as u64 - 1
     }
 
+    /// Who has to get what is published to a group now, and in which version of its interest.
     fn due_in_group(
         &mut self,
         now: Time,
         publisher: usize,
         group: Group,
         level: Level,
-    ) -> Vec<Due> {
-        let Seat { comtree, relay: from, .. } = self.seats[publisher];
+    ) -> Vec<(usize, u32)> {
+        let comtree = self.seats[publisher].comtree;
         let Some(wanting) = self.by_group.get(&(comtree, group)) else { return Vec::new() };
         let mut due = Vec::new();
         for number in wanting.iter().copied().filter(|number| *number != publisher) {
@@ -269,24 +277,25 @@ impl Model {
                 due.push((number, interest.version));
             }
         }
-        due.into_iter().map(|(number, version)| self.due(now, from, number, version)).collect()
+        due
     }
 
-    fn due_at(&self, now: Time, publisher: usize, dst: Address) -> Vec<Due> {
-        let Seat { comtree, relay: from, .. } = self.seats[publisher];
+    /// Who has to get what is published to an address now.
+    fn due_at(&self, now: Time, publisher: usize, dst: Address) -> Vec<(usize, u32)> {
+        let comtree = self.seats[publisher].comtree;
         let is_there = |seat: &Seat| {
             seat.address == dst
                 && seat.comtree == comtree
                 && seat.connected.is_some_and(|since| since + self.patience.settle <= now)
         };
         let number = self.seats.iter().position(is_there).filter(|number| *number != publisher);
-        number.map(|number| self.due(now, from, number, 0)).into_iter().collect()
+        number.map(|number| (number, 0)).into_iter().collect()
     }
 
     /// Somebody has to get what is published now at a relay.
-    fn due(&self, now: Time, from: usize, number: usize, version: u32) -> Due {
+    fn due(&self, now: Time, from: usize, (number, version): (usize, u32), is_urgent: bool) -> Due {
         let Seat { comtree, epoch, relay, .. } = self.seats[number];
-        let waits = self.waits(now, comtree, (from, relay), number);
+        let waits = self.waits(now, comtree, (from, relay), (number, is_urgent));
         let by = now + self.patience.deliver + waits;
         Due { number, epoch, version, relay, by, got: None, is_judged: false, left_out: None }
     }

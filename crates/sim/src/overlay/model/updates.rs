@@ -26,6 +26,8 @@ pub(super) struct Update {
     pub(super) src: Address,
     pub(super) dst: Address,
     pub(super) level: Level,
+    /// Whether its publisher has marked it so.
+    pub(super) is_important: bool,
     pub(super) comtree: Comtree,
     pub(super) relay: usize,
     /// Whether its relay takes it: one that has started anew does not take what its old sessions send.
@@ -37,6 +39,13 @@ pub(super) struct Update {
     pub(super) lost: Vec<(usize, Direction)>,
     /// The shaped links that it was sent over, and when.
     pub(super) over: Vec<(Hop, Time)>,
+}
+
+impl Update {
+    /// Whether it goes before all that is not.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_important || !self.dst.is_group()
+    }
 }
 
 /// What has left out an update for somebody.
