@@ -447,36 +447,46 @@ fn updates_a_second_are_a_budget_too() {
     });
 }
 
+/// How many updates of each level come in the last ten of fifteen seconds, of ten publishers each that say 2,000,
+/// where levels come first.
+fn of_levels(mode: Mode, downlink: Downlink, bits: u64) -> [usize; 2] {
+    let mut config = with_downlink(config(mode), downlink);
+    config.comtrees.iter_mut().for_each(|one| one.fairness.levels_first = true);
+    let mut stage = Stage::new(config, 21);
+    for publisher in 0..20 {
+        stage.want(20, publisher, 9, Weight(if publisher < 10 { 60 } else { 200 }));
+    }
+    stage.limit(20, bits, 0);
+    stage.upkeep();
+    for _ in 0..300 {
+        for publisher in 0..20 {
+            let level = if publisher < 10 { 0 } else { 1 };
+            stage.say(publisher, Say { level, ..Say::to(publisher as u32) });
+        }
+        stage.pass(FRAME);
+    }
+    let settled = stage.said.len() / 3;
+    [0, 1].map(|level| {
+        let is_of = |number: &usize| *number >= settled && stage.said[*number].say.level == level;
+        stage.numbers(20).into_iter().filter(is_of).count()
+    })
+}
+
 /// Where levels come first, nothing of a higher level goes while something of a lower one waits, but for
 /// the floor.
 #[test]
 fn lower_levels_go_first() {
     each_way(|mode, downlink| {
-        let mut config = with_downlink(config(mode), downlink);
-        config.comtrees.iter_mut().for_each(|one| one.fairness.levels_first = true);
-        let mut stage = Stage::new(config, 21);
-        for publisher in 0..20 {
-            stage.want(20, publisher, 9, Weight(if publisher < 10 { 60 } else { 200 }));
-        }
         // Enough for the lower level, and half of the higher.
-        stage.limit(20, 250_000, 0);
-        stage.upkeep();
-        for _ in 0..300 {
-            for publisher in 0..20 {
-                let level = if publisher < 10 { 0 } else { 1 };
-                stage.say(publisher, Say { level, ..Say::to(publisher as u32) });
-            }
-            stage.pass(FRAME);
-        }
-        let settled = stage.said.len() / 3;
-        let of = |level: u8| {
-            let is_of =
-                |number: &usize| *number >= settled && stage.said[*number].say.level == level;
-            stage.numbers(20).into_iter().filter(is_of).count()
-        };
+        let [lower, higher] = of_levels(mode, downlink, 250_000);
         // Looks are not in step with the frames, so what comes just before one is replaced now and then.
-        assert!(of(0) >= 1970, "{} of 2000 {mode:?} {downlink:?}", of(0));
-        assert!((300..1500).contains(&of(1)), "{} {mode:?} {downlink:?}", of(1));
+        assert!(lower >= 1970, "{lower} of 2000 {mode:?} {downlink:?}");
+        assert!((300..1500).contains(&higher), "{higher} {mode:?} {downlink:?}");
+        // Half of what the lower level takes: the higher one gets its floors, five of each publisher.
+        let [lower, higher] = of_levels(mode, downlink, 85_000);
+        println!("{mode:?} {downlink:?}: {lower} and {higher}");
+        assert!((700..1300).contains(&lower), "{lower} of 2000 {mode:?} {downlink:?}");
+        assert!((40..=60).contains(&higher), "{higher} {mode:?} {downlink:?}");
     });
 }
 
