@@ -17,8 +17,8 @@ const FROM: Time = Time::from_millis(9_000);
 const WARMING: Duration = Duration::from_millis(500);
 /// What is published so long before everybody leaves is judged.
 const FLIGHT: Duration = Duration::from_millis(1_500);
-/// Where bursts to groups meet, one update in some hundred gives place to a newer one of its flow.
-const SPARED: u64 = 100;
+/// Where all send to groups at the same moment, one update in some fifty gives place to a newer one of its flow.
+const SPARED: u64 = 50;
 /// What is reserved are bits of members' datagrams; between relays one with an update is so many bytes longer.
 const BETWEEN_RELAYS: f64 = 4.0;
 /// Hellos of a link, and what relays ask over it, bits a second.

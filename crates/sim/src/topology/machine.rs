@@ -34,6 +34,7 @@ pub(crate) struct Machine {
     /// What applying a change takes.
     pub(crate) applies_in: Duration,
     trust: Arc<Trust>,
+    budgets: Budgets,
     rng: ChaCha8Rng,
     thread: Option<Thread>,
     pub(crate) side: RelaySide,
@@ -61,7 +62,11 @@ pub(crate) struct Held {
 }
 
 impl Machine {
-    pub(crate) fn new(number: usize, trust: Arc<Trust>, mut rng: ChaCha8Rng) -> Machine {
+    pub(crate) fn new(
+        number: usize,
+        (trust, budgets): (Arc<Trust>, Budgets),
+        mut rng: ChaCha8Rng,
+    ) -> Machine {
         let mut seed = [9; 32];
         seed[..4].copy_from_slice(&(number as u32).to_be_bytes());
         // One in ten is slow.
@@ -73,6 +78,7 @@ impl Machine {
             turn: Duration::from_micros(micros[0]),
             applies_in: Duration::from_micros(micros[1]),
             trust,
+            budgets,
             rng,
             thread: None,
             side: RelaySide::new(0),
@@ -353,7 +359,7 @@ impl Machine {
                 max_subscriptions: 1 << 14,
                 ..TableLimits::default()
             },
-            budgets: Budgets::default(),
+            budgets: self.budgets,
             gate: Gate::new(GateLimits::default(), &[6; 16]),
             smallest_set: None,
         }

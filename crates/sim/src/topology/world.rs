@@ -18,7 +18,7 @@ use crate::trace::Trace;
 use canopy_control::signal::Measure;
 use canopy_control::{ItemKey, Mode, Name, Settings};
 use canopy_plan::{Network, Rate};
-use canopy_relay::Trust;
+use canopy_relay::{Budgets, PathShare, Trust};
 use canopy_token::{KeySet, Revocations, SigningKey};
 use canopy_wire::{Comtree, Time};
 use rand::{RngExt, SeedableRng};
@@ -237,9 +237,9 @@ fn model(
 ) -> Model {
     let of: Vec<usize> = people.iter().map(|person| person.world).collect();
     let waits = worlds.iter().map(Realm::waits).collect();
-    let to_groups = |load: Load| !matches!(load.to, Receivers::Farthest(_));
+    let bursts = |load: Load| load.meets && !matches!(load.to, Receivers::Farthest(_));
     let mut model = Model::new(&of, waits, span, config.load.is_some());
-    model.spares_some = config.draws_load && config.load.is_some_and(to_groups);
+    model.spares_some = config.draws_load && config.load.is_some_and(bursts);
     model
 }
 
@@ -251,6 +251,15 @@ fn settings(config: &TopologyConfig, improves: bool, draws: &mut ChaCha8Rng) -> 
     };
     let share = config.load.map_or(Settings::default().share, |load| load.share);
     Settings { degree: config.degree, improve, share, ..Settings::default() }
+}
+
+/// With a load, relays do not ask what paths bear: until they know, they take them for narrow.
+fn budgets(config: &TopologyConfig) -> Budgets {
+    let mut budgets = Budgets::default();
+    if config.draws_load || config.load.is_some() {
+        budgets.paths = PathShare::Off;
+    }
+    budgets
 }
 
 impl<'a> World<'a> {
@@ -268,7 +277,7 @@ impl<'a> World<'a> {
         let trust = Arc::new(Trust { keys, revoked: Revocations::new(1) });
         let machine = |number| {
             let rng = ChaCha8Rng::from_seed(rng.random());
-            Machine::new(number, Arc::clone(&trust), rng)
+            Machine::new(number, (Arc::clone(&trust), budgets(config)), rng)
         };
         let relays = graph.names.len();
         let machines: Vec<Machine> = (0..relays).map(machine).collect();
