@@ -43,7 +43,8 @@ use row::{News, Noted};
 use rows::{Entry, RowKey, Rows};
 use thinned::ThinnedReceivers;
 
-/// In immediate mode, what may be saved up is that of this time.
+/// In immediate mode and in shorter ticks, what may be saved up is that of this time: bursts of many publishers come
+/// no more spread out there.
 const AT_ONCE: Duration = Duration::from_millis(25);
 /// What the head of a record takes in a datagram, about, with its part of the datagram's own.
 const RECORD_OVERHEAD: u16 = 8;
@@ -615,9 +616,9 @@ impl Thinning {
     }
 }
 
-/// What receivers may save up is that of this time: of a tick in periodic mode.
+/// What receivers may save up is that of this time: of a tick in periodic mode, unless it is short.
 fn at_once(mode: Mode) -> Duration {
-    mode.tick().unwrap_or(AT_ONCE)
+    mode.tick().map_or(AT_ONCE, |tick| tick.max(AT_ONCE))
 }
 
 /// Every flow and every row is looked at once a second.

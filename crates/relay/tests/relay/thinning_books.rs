@@ -447,6 +447,28 @@ fn updates_a_second_are_a_budget_too() {
     });
 }
 
+/// All publish at the same moment, less than the budget holds. Short ticks bring such a burst at once, as long ones do.
+#[test]
+fn a_burst_within_the_budget_is_not_thinned_in_short_ticks() {
+    for tick in [5, 10, 20].map(Duration::from_millis) {
+        let mode = Mode::Periodic { tick };
+        for downlink in DOWNLINKS {
+            let mut stage = stage(mode, downlink, 12);
+            (0..11).for_each(|publisher| stage.want(11, publisher, 9, Weight::ONE));
+            stage.limit(11, 0, 700);
+            stage.upkeep();
+            for _ in 0..100 {
+                for publisher in 0..11 {
+                    stage.say(publisher, Say::to(publisher as u32));
+                }
+                stage.pass(Duration::from_millis(20));
+            }
+            assert_eq!(left_out(&stage), 0, "{mode:?} {downlink:?}");
+            assert_eq!(stage.numbers(11).len(), 1_100, "{mode:?} {downlink:?}");
+        }
+    }
+}
+
 /// How many updates of each level come in the last ten of fifteen seconds, of ten publishers each that say 2,000,
 /// where levels come first.
 fn of_levels(mode: Mode, downlink: Downlink, bits: u64) -> [usize; 2] {
