@@ -67,8 +67,8 @@ fn nothing_planned_takes_its_standby_parent_from_a_relay_that_is_on_a_detour() {
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 
-#[test]
-fn a_better_tree_waits_for_a_relay_that_is_on_a_detour() {
+/// A controller that looks for better trees, and a comtree for which there is one.
+fn with_a_better_tree() -> (Bed, Comtree) {
     let settings = Settings { improve: Duration::from_secs(30), ..Settings::default() };
     let (mut bed, comtree) = square(&[0, 1, 2, 3], settings);
     for up in [false, true] {
@@ -76,6 +76,12 @@ fn a_better_tree_waits_for_a_relay_that_is_on_a_detour() {
         bed.exchange();
     }
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "there is a better one");
+    (bed, comtree)
+}
+
+#[test]
+fn a_better_tree_waits_for_a_relay_that_is_on_a_detour() {
+    let (mut bed, comtree) = with_a_better_tree();
     let (away, _) = bed.with_standby(comtree).unwrap();
     bed.set_detour(away, Some(comtree));
     (0..140).for_each(|_| _ = bed.exchange());
@@ -93,13 +99,7 @@ fn a_better_tree_waits_for_a_relay_that_is_on_a_detour() {
 /// A relay says so of a tree that it no longer has, or has died since it said so.
 #[test]
 fn a_better_tree_does_not_wait_for_a_relay_without_a_standby_parent() {
-    let settings = Settings { improve: Duration::from_secs(30), ..Settings::default() };
-    let (mut bed, comtree) = square(&[0, 1, 2, 3], settings);
-    for up in [false, true] {
-        bed.set_link(2, [1, 2], up);
-        bed.exchange();
-    }
-    assert_eq!(bed.links_of_tree(), [1, 3, 4], "there is a better one");
+    let (mut bed, comtree) = with_a_better_tree();
     let has_none = |at: &usize| standby(&bed.relays[*at].1, comtree).is_none();
     let at = (0..4).find(has_none).unwrap();
     bed.set_detour(at, Some(comtree));

@@ -253,13 +253,26 @@ fn settings(config: &TopologyConfig, improves: bool, draws: &mut ChaCha8Rng) -> 
     Settings { degree: config.degree, improve, share, ..Settings::default() }
 }
 
-/// With a load, relays do not ask what paths bear: until they know, they take them for narrow.
-fn budgets(config: &TopologyConfig) -> Budgets {
+/// The relays, who take the tokens of this issuer.
+fn machines(
+    config: &TopologyConfig,
+    relays: usize,
+    issuer: &SigningKey,
+    rng: &mut ChaCha8Rng,
+) -> Result<Vec<Machine>, String> {
+    let keys = KeySet::new([issuer.public().clone()], &[], UNIX_ZERO);
+    let keys = keys.map_err(|error| error.to_string())?;
+    let trust = Arc::new(Trust { keys, revoked: Revocations::new(1) });
     let mut budgets = Budgets::default();
-    if config.draws_load || config.load.is_some() {
+    if config.load.is_some() {
+        // A relay takes paths for narrow until it knows them, and would thin what was let in.
         budgets.paths = PathShare::Off;
     }
-    budgets
+    let machine = |number| {
+        let rng = ChaCha8Rng::from_seed(rng.random());
+        Machine::new(number, (Arc::clone(&trust), budgets), rng)
+    };
+    Ok((0..relays).map(machine).collect())
 }
 
 impl<'a> World<'a> {
@@ -272,18 +285,11 @@ impl<'a> World<'a> {
         let graph = if config.degree > 0 { given.closure() } else { given };
         let mut rng = stream(config.seed, Stream::Topology);
         let issuer = SigningKey::from_seed(rng.random());
-        let keys = KeySet::new([issuer.public().clone()], &[], UNIX_ZERO);
-        let keys = keys.map_err(|error| error.to_string())?;
-        let trust = Arc::new(Trust { keys, revoked: Revocations::new(1) });
-        let machine = |number| {
-            let rng = ChaCha8Rng::from_seed(rng.random());
-            Machine::new(number, (Arc::clone(&trust), budgets(config)), rng)
-        };
-        let relays = graph.names.len();
-        let machines: Vec<Machine> = (0..relays).map(machine).collect();
         let (components, mut worlds) = realms(&graph)?;
         let sizes: Vec<usize> = worlds.iter().map(|world| world.nodes.len()).collect();
         let config = &drawing::with_load(config, &sizes)?;
+        let relays = graph.names.len();
+        let machines = machines(config, relays, &issuer, &mut rng)?;
         let mut draws = stream(config.seed, Stream::Operator);
         let [improves, operates] = draw_switches(config, &mut worlds, &mut draws);
         let wanted = config.participants.map_or_else(
