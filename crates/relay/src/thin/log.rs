@@ -27,6 +27,9 @@ const _: () = assert!(MOST_AGE.as_secs() < FLOW_ENDS.as_secs());
 
 struct Entry {
     number: LogNumber,
+    /// Grows from update to update, in the order in which they came. Numbers do not: rows are told of a flush's
+    /// updates group by group, and one after the other.
+    order: u64,
     waiting: Waiting,
     start: u32,
 }
@@ -75,11 +78,11 @@ impl Log {
         self.room.deal(comtrees);
     }
 
-    /// Keeps an update of a comtree. Returns its number.
+    /// Keeps an update of a comtree, which came as what number of all. Returns its number here.
     pub(crate) fn push(
         &mut self,
         now: Time,
-        comtree: ComtreeIndex,
+        (comtree, order): (ComtreeIndex, u64),
         waiting: &Waiting,
         payload: &[u8],
     ) -> LogNumber {
@@ -92,7 +95,7 @@ impl Log {
         block.newest = now;
         self.bytes[start..start + payload.len()].copy_from_slice(payload);
         let number = self.next() | place as u64;
-        self.entries[place] = Some(Entry { number, waiting: *waiting, start: start as u32 });
+        self.entries[place] = Some(Entry { number, order, waiting: *waiting, start: start as u32 });
         self.kept += 1;
         number
     }
@@ -161,6 +164,15 @@ impl Log {
                 self.free.push(oldest);
                 self.room.give_back(comtree as ComtreeIndex);
             }
+        }
+    }
+
+    /// Puts updates in the order in which they came; those that are kept no more are first.
+    pub(crate) fn put_in_order(&self, updates: &mut [LogNumber]) {
+        updates.sort_unstable();
+        let order = |update: &LogNumber| self.find(*update).map(|entry| entry.order);
+        if !updates.is_sorted_by_key(order) {
+            updates.sort_by_key(order);
         }
     }
 
@@ -245,7 +257,7 @@ pub(crate) mod tests {
     }
 
     fn push(log: &mut Log, now: Time, comtree: ComtreeIndex, payload: &[u8]) -> LogNumber {
-        log.push(now, comtree, &Waiting::new(NONE, &update(0, payload)), payload)
+        log.push(now, (comtree, 0), &Waiting::new(NONE, &update(0, payload)), payload)
     }
 
     #[test]
@@ -256,7 +268,7 @@ pub(crate) mod tests {
         for round in 0..3 * MAX_RECORDS {
             let payload = [round as u8; 700];
             let update = update(round as u16, &payload[..round % 700]);
-            let number = log.push(NOW, 0, &Waiting::new(NONE, &update), update.payload);
+            let number = log.push(NOW, (0, 0), &Waiting::new(NONE, &update), update.payload);
             let taken = log.take_back(number, &mut pending).unwrap();
             assert_eq!(pending.payload(taken), update.payload);
             assert_eq!(pending.records[taken as usize].series, round as u16);
@@ -309,9 +321,9 @@ pub(crate) mod tests {
     #[test]
     fn what_came_from_a_port_that_was_closed_is_nobodys_own() {
         let (mut log, mut pending) = (Log::new(), Pending::new(4));
-        let before = log.push(NOW, 0, &Waiting::new(2, &update(0, b"before")), b"before");
+        let before = log.push(NOW, (0, 0), &Waiting::new(2, &update(0, b"before")), b"before");
         log.forget(2);
-        let after = log.push(NOW, 1, &Waiting::new(2, &update(1, b"after")), b"after");
+        let after = log.push(NOW, (1, 0), &Waiting::new(2, &update(1, b"after")), b"after");
         let origin = |pending: &mut Pending, number| {
             let taken = log.take_back(number, pending).unwrap();
             pending.records[taken as usize].origin

@@ -400,10 +400,12 @@ impl Thinning {
         let len = record.len + RECORD_OVERHEAD;
         let is_urgent =
             !record.dst.is_group() || record.weight.is_important() || weight.is_important();
+        let order = self.flush << 32 | u64::from(number);
         let update = match record.log {
             NOTHING => {
                 let comtree = self.rows.get(row).key.comtree;
-                let update = self.log.push(now, comtree, record, pending.payload(number));
+                let payload = pending.payload(number);
+                let update = self.log.push(now, (comtree, order), record, payload);
                 pending.records[number as usize].log = update;
                 update
             }
@@ -417,7 +419,6 @@ impl Thinning {
             let (flow, share, said) = self.flow_of(now, row, number, pending);
             let weight = self.weights[usize::from(weight.0)] * share;
             let Waiting { level: Level(level), series, .. } = pending.records[number as usize];
-            let order = self.flush << 32 | u64::from(number);
             let news = News { flow, weight, level, len, update, order, series };
             self.note_flow(now, row, (&news, said))
         };

@@ -566,7 +566,7 @@ mod tests {
         open(&mut rows, 2, 7);
         for flow in 0..100 {
             let own = Waiting::new(2, &crate::thin::log::tests::update(0, &[]));
-            let update = log.push(Time::from_millis(1), 0, &own, &[]);
+            let update = log.push(Time::from_millis(1), (0, 0), &own, &[]);
             let news = News { flow, update, ..NEWS };
             rows.note(Time::from_millis(1), row, &news, true);
         }

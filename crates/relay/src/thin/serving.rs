@@ -4,7 +4,7 @@ use super::allowance::{Down, MOST_COST, spare};
 use super::row::Fairness;
 use super::rows::{Entry, RowIndex};
 use super::{LeftOut, Thinning};
-use crate::index::{NONE, PortIndex};
+use crate::index::{LogNumber, NONE, PortIndex};
 use crate::pending::Pending;
 use crate::shape::PeerClass;
 use crate::timing::Mode;
@@ -158,9 +158,14 @@ impl Thinning {
         for update in self.died.drain(..).filter(|update| *update >= since) {
             self.rows.leave_out(row, (update, true), &self.log);
         }
-        let urgent = self.chosen[..urgent].iter().copied();
-        self.died.extend(urgent.filter(|update| !self.log.has(*update)));
-        self.chosen.sort_unstable();
+        let kept_no_more = |update: &&LogNumber| !self.log.has(**update);
+        self.died.extend(self.chosen[..urgent].iter().filter(kept_no_more));
+        // A group's updates are next to each other in the log, and take less room so. Important ones may be of the same
+        // flow as others, and go as they came.
+        match urgent {
+            0 => self.chosen.sort_unstable(),
+            _ => self.log.put_in_order(&mut self.chosen),
+        }
         numbers.clear();
         self.taken.clear();
         for update in self.chosen.iter().filter(|update| **update >= since) {

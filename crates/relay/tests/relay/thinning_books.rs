@@ -212,6 +212,39 @@ fn what_is_urgent_is_complete_and_comes_first() {
     });
 }
 
+/// What follows an important update does not come before it, although others want only what follows, and are told of
+/// that before.
+#[test]
+fn what_follows_an_important_update_comes_after_it() {
+    each_way(|mode, downlink| {
+        for budget in [20_000, 22_000, 24_000] {
+            let mut stage = stage(mode, downlink, 4);
+            for (number, level, budget) in [(1, 0, 3_000), (2, 3, budget), (3, 0, 3_001)] {
+                stage.want(number, 7, level, Weight::ONE);
+                stage.limit(number, budget, 0);
+            }
+            stage.upkeep();
+            let mut important = Vec::new();
+            for frame in 0..80 {
+                if frame % 4 == 0 {
+                    important.push(stage.say(0, Say { level: 3, ..Say::to(7).important() }));
+                }
+                stage.say(0, Say::to(7));
+                stage.pass(FRAME);
+            }
+            stage.pass(3 * SECOND);
+            let got = stage.numbers(2);
+            for number in &important {
+                let before: Vec<_> = got.iter().take_while(|one| *one != number).collect();
+                let is_first = before.iter().all(|one| *one < number) && before.len() < got.len();
+                assert!(is_first, "{number} after {before:?}: {mode:?} {downlink:?} {budget}");
+            }
+            let others = got.len() - important.len();
+            assert!((40..80).contains(&others), "{others} others: {mode:?} {downlink:?} {budget}");
+        }
+    });
+}
+
 /// Where urgent updates alone are more than the budget, what there is no room for is counted, and so is what has
 /// waited for ten seconds: it goes nowhere. Nobody is sent anything older.
 #[test]
