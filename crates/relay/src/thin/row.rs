@@ -1,14 +1,16 @@
 //! What waits for one limited receiver, and what of it goes next.
 //!
-//! The newest update of each flow waits, and the one before it if both are due. Ten times a second the row works
-//! out the rates of weighted max-min fairness with demands (Meru §4.3, [`rates`]): a flow that sends less than its
-//! share is *free*, and what it leaves goes to the others; nobody gets less than the *floor*. A flow that is not
-//! free collects credit at its rate, and an update goes for each that it has. So updates of a flow are evenly
-//! spaced. What is due and finds no room waits, and its flow is owed it still: rates follow that backlog.
+//! The newest update of each flow waits, and the one before it if both are due, or a few where there is room for all.
+//! Ten times a second the row works out the rates of weighted max-min fairness with demands (Meru §4.3, [`rates`]): a
+//! flow that sends less than its share is *free*, and what it leaves goes to the others; nobody gets less than the
+//! *floor*. A flow that is not free collects credit at its rate, and an update goes for each that it has. So updates of
+//! a flow are evenly spaced. What is due and finds no room waits, and its flow is owed it still: rates follow that
+//! backlog.
 //! A flow for which the table of pairs has no room sends without a credit ([`creditless`]).
 //! Updates that are important, or for one endpoint's eyes, go before all others, in the order in which they came.
 
 mod creditless;
+mod pair;
 mod rates;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ use canopy_wire::Time;
 use core::time::Duration;
 use creditless::Creditless;
 use hashbrown::HashTable;
+use pair::{Earlier, Pair, UNKNOWN_DEMAND};
 use urgent::Urgent;
 
 /// How often it is looked for what is due.
@@ -30,27 +33,15 @@ const SOLVE_EVERY: Duration = Duration::from_millis(100);
 /// Within so long, and so many updates of its publisher, one that was overtaken on its way may still come.
 const OVERTAKEN_WITHIN: u32 = 250;
 const OVERTAKEN_BY: u16 = 512;
-/// What a flow may be owed while it waits.
-const MOST_OWED: f32 = 3.0;
-/// What a flow may have saved up when it has sent all that waited.
-const MOST_SAVED: f32 = 1.0;
-/// The same of one that could get more than it sends: it is not to be ahead of the others when it can no more, and
-/// with less than this it would miss some where ticks bring its updates unevenly.
-const MOST_SAVED_IF_FULL: f32 = 0.85;
 /// The first credit of a flow that comes alone. Who leaves is sent its last update in any case, which is more than
 /// its share. So that it is off by less in all, it begins a little behind, by no more than a gap may be too long.
 const FIRST_CREDIT: f32 = -0.1;
 /// A row is flooded when so much waits on average, seconds of its budget.
 const FLOODED: f32 = 0.1;
-/// A flow that gets at least this part of what it sends goes first: it cannot make up for what it misses.
-const NEARLY_ALL: f32 = 0.9;
-/// What such a flow is thought to have missed with each update that it does not get. For some 14 seconds, until less
-/// than a half is left of that, it goes before those that have missed nothing.
-const MISSED: f32 = 2.0;
+/// There is room for all where less waits on average.
+const ROOMY: f32 = 0.02;
 /// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
-/// What a flow is thought to send as long as that is not known, updates a second: more than any does.
-const UNKNOWN_DEMAND: f32 = 1e6;
 /// The golden ratio, as a part of all numbers: its multiples are spread evenly.
 const GOLDEN: u32 = 0x9e37_79b9;
 /// How many more of the flows that are due are put in order than will probably go.
@@ -91,133 +82,6 @@ pub(crate) struct News {
     pub(crate) order: u64,
     /// Counts its publisher's updates; wraps.
     pub(crate) series: u16,
-}
-
-#[derive(Clone)]
-struct Pair {
-    flow: FlowId,
-    weight: f32,
-    waiting: LogNumber,
-    /// The one before it, if both may go.
-    earlier: LogNumber,
-    /// The newest that the row was told of, and its series.
-    newest: u64,
-    series: u16,
-    /// Updates a second that come and could go, and how many came since that was worked out.
-    demand: f32,
-    came: u16,
-    len: u16,
-    level: u8,
-    /// How many have come since it was last looked for what is due: two can go at most.
-    fresh: u8,
-    /// What it has missed lately, as one that should get nearly all.
-    missed: f32,
-    /// Whether it sends no more, or pauses: its share is for others as long.
-    is_silent: bool,
-    /// Updates a second that may go; infinite if the flow is free.
-    rate: f32,
-    /// Updates that may go. That of a free flow is kept until it is free no more.
-    credit: f32,
-    /// Milliseconds of the relay's time.
-    seen: u32,
-    since: u32,
-    sent: u32,
-}
-
-impl Pair {
-    fn is_free(&self) -> bool {
-        self.rate == f32::INFINITY
-    }
-
-    /// Whether it has come into sight since rates were worked out.
-    fn is_new(&self) -> bool {
-        self.demand == UNKNOWN_DEMAND
-    }
-
-    /// Whether an update goes for a credit: if that is due sooner than halfway to the flow's next one, so that
-    /// updates are as often ahead of their time as behind it, at any rate.
-    fn is_due_with(&self, credit: f32) -> bool {
-        self.is_free() || (credit - 1.0) * 2.0 * self.demand + self.rate >= 0.0
-    }
-
-    /// Whether an update goes: for a credit, or as the flow has waited for longer than the floor.
-    fn is_due(&self, at: u32, floor: u32) -> bool {
-        at.wrapping_sub(self.sent) > floor || self.is_due_with(self.credit)
-    }
-
-    /// Whether it should get nearly all that it sends. That is not known of a new flow: if it has a rate already,
-    /// this says no.
-    fn gets_nearly_all(&self) -> bool {
-        self.rate >= NEARLY_ALL * self.demand
-    }
-
-    /// Whether the newest and the one before it may both wait. Only who gets at least half of what it sends ever
-    /// sends two between two looks; of the others the newest says all. What goes is put in the order of the log,
-    /// where two of a flush may be the other way round if another row was told of the newer one only.
-    fn may_keep_two(&self, credit: f32, before: LogNumber) -> bool {
-        self.gets_most() && self.is_due_with(credit - 1.0) && before < self.waiting
-    }
-
-    fn gets_most(&self) -> bool {
-        self.is_free() || 2.0 * self.rate >= self.demand
-    }
-
-    /// Adds the credit of the time that has passed. More than one update's is saved up while none waits only to
-    /// even out the times at which updates come: that of half the time between two of the flow's own.
-    fn gain(&mut self, passed: f32) {
-        if self.is_free() {
-            return;
-        }
-        let most = match self.waiting {
-            NOTHING => 1.0 + 0.5 * self.rate / self.demand,
-            _ => MOST_OWED,
-        };
-        self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
-    }
-
-    /// Takes note that this many of its updates went nowhere. What comes beyond two between two looks could not
-    /// have gone.
-    fn miss(&mut self, updates: u8) {
-        if self.gets_nearly_all() && self.fresh <= 2 {
-            self.missed = (self.missed + MISSED * f32::from(updates)).min(u8::MAX.into());
-        }
-    }
-
-    /// Whether two wait, and both go.
-    fn are_two_due(&self) -> bool {
-        self.earlier != NOTHING && self.is_due_with(self.credit - 1.0)
-    }
-
-    /// Whether the newest is to go in place of the one before it, which was to go, too, when the newest came. By now the
-    /// next one may go as late as a floor from now, or the newest would be older than that once it is its turn.
-    fn has_overdue(&self, at: u32, floor: u32) -> bool {
-        let is_late = at.wrapping_sub(self.sent) > floor;
-        self.earlier != NOTHING
-            && !self.are_two_due()
-            && (is_late || !self.gets_most() || self.age_as_second(at) > floor as f32)
-    }
-
-    /// How old the newest will be, in milliseconds, when it goes after the one before it that goes now.
-    fn age_as_second(&self, at: u32) -> f32 {
-        let due_with = 2.0 - self.rate / (2.0 * self.demand);
-        at.wrapping_sub(self.seen) as f32 + 1e3 * (due_with - self.credit) / self.rate
-    }
-
-    /// An update that waits goes, the earlier one first.
-    fn take(&mut self, now: Time) -> LogNumber {
-        if !self.is_free() || self.credit >= 1.0 {
-            self.credit -= 1.0;
-        }
-        self.sent = millis(now);
-        if self.earlier != NOTHING {
-            return core::mem::replace(&mut self.earlier, NOTHING);
-        }
-        if !self.is_free() {
-            let is_full = self.rate >= self.demand;
-            self.credit = self.credit.min(if is_full { MOST_SAVED_IF_FULL } else { MOST_SAVED });
-        }
-        core::mem::replace(&mut self.waiting, NOTHING)
-    }
 }
 
 /// The flows that one receiver, or several of one mind, are sent.
@@ -303,8 +167,10 @@ impl Row {
 
     /// All that waits of its pairs: the flow, the update, and the bytes that it takes.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (FlowId, LogNumber, u16)> + '_ {
-        let both = |pair: &Pair| [pair.earlier, pair.waiting].map(|one| (pair.flow, one, pair.len));
-        self.pairs.iter().flat_map(both).filter(|(_, update, _)| *update != NOTHING)
+        self.pairs.iter().flat_map(|pair| {
+            let (flow, len) = (pair.flow, pair.len);
+            pair.all().map(move |update| (flow, update, len))
+        })
     }
 
     /// How many updates wait.
@@ -336,15 +202,7 @@ impl Row {
             creditless.retain(&is_wanted);
         }
         for pair in &mut self.pairs {
-            for update in [&mut pair.earlier, &mut pair.waiting] {
-                if *update != NOTHING && !is_wanted(*update) {
-                    left_out(core::mem::replace(update, NOTHING));
-                    self.waiting -= 1;
-                }
-            }
-            if pair.waiting == NOTHING {
-                pair.waiting = core::mem::replace(&mut pair.earlier, NOTHING);
-            }
+            self.waiting -= pair.retain(&is_wanted, &mut left_out);
         }
     }
 
@@ -377,7 +235,7 @@ impl Row {
         news: &News,
         has_room: impl FnOnce() -> bool,
     ) -> Noted {
-        let seen = millis(now);
+        let (seen, is_roomy) = (millis(now), self.is_roomy());
         let Some(place) = self.find(news.flow) else {
             let may_open = has_room()
                 && !self.creditless.as_ref().is_some_and(|creditless| creditless.has_of(news.flow));
@@ -386,7 +244,7 @@ impl Row {
         self.next = place + 1;
         let pair = &mut self.pairs[place as usize];
         if news.order <= pair.newest {
-            let waits = pair.waiting == news.update || pair.earlier == news.update;
+            let waits = pair.all().any(|update| update == news.update);
             return if waits { Noted::Known } else { Noted::Outdated };
         }
         // A publisher that starts anew counts from elsewhere. So only a small step back, and only shortly after
@@ -413,21 +271,24 @@ impl Row {
             self.waiting += 1;
             return Noted::Waits;
         }
-        let earlier = core::mem::replace(&mut pair.earlier, NOTHING);
         let credit = pair.credit + pair.rate * now.since(self.served).as_secs_f32().min(1.0);
-        if !pair.may_keep_two(credit, before) {
+        let may_keep = pair.may_keep(is_roomy, credit, before);
+        let oldest = if may_keep > 0 { pair.earlier.push(before) } else { before };
+        let mut left_out = [oldest, NOTHING];
+        if pair.earlier.len() > may_keep {
+            left_out[usize::from(oldest != NOTHING)] = pair.earlier.pop();
+        }
+        while pair.earlier.len() > may_keep {
+            self.overdue.push(pair.earlier.pop());
+            self.waiting -= 1;
+        }
+        if pair.earlier.is_empty() {
             pair.len = news.len;
-            pair.miss(1 + u8::from(earlier != NOTHING));
-            self.waiting -= u32::from(earlier != NOTHING);
-            return Noted::Replaces([before, earlier]);
         }
-        pair.earlier = before;
-        if earlier != NOTHING {
-            pair.miss(1);
-            return Noted::Replaces([earlier, NOTHING]);
-        }
-        self.waiting += 1;
-        Noted::Waits
+        let count = left_out.iter().filter(|update| **update != NOTHING).count() as u32;
+        pair.miss(is_roomy, count as u8);
+        self.waiting = self.waiting + 1 - count;
+        if count > 0 { Noted::Replaces(left_out) } else { Noted::Waits }
     }
 
     /// An update of a flow for which there is no pair has come. Those of a flush have numbers from `first` on.
@@ -461,11 +322,11 @@ impl Row {
         mut left_out: impl FnMut(LogNumber),
     ) {
         while self.pairs.len() > count
-            && let Some(Pair { flow, earlier, waiting, newest, len, .. }) =
-                self.pairs.last().cloned()
+            && let Some(pair) = self.pairs.last().cloned()
         {
+            let Pair { flow, newest, len, .. } = pair;
             self.close(self.pairs.len() as u32 - 1);
-            for update in [earlier, waiting].into_iter().filter(|update| *update != NOTHING) {
+            for update in pair.all() {
                 self.waiting -= 1;
                 let creditless = self.creditless_at(now);
                 // The row may be told of it once more in this flush.
@@ -490,6 +351,11 @@ impl Row {
         all.append(&mut self.overdue);
     }
 
+    /// Whether the budget holds all that all flows send, so that what waits does so for a moment only.
+    fn is_roomy(&self) -> bool {
+        !self.is_short && self.backlog < ROOMY
+    }
+
     /// The place of a flow's pair: often the one behind that of the last, for publishers go on in turn.
     #[inline]
     fn find(&self, flow: FlowId) -> Option<u32> {
@@ -507,7 +373,7 @@ impl Row {
             flow: news.flow,
             weight: news.weight,
             waiting: news.update,
-            earlier: NOTHING,
+            earlier: Earlier::NONE,
             newest: news.order,
             series: news.series,
             demand: UNKNOWN_DEMAND,
@@ -630,7 +496,7 @@ impl Row {
         let due = self.put_in_order(now, (down, fairness));
         self.known = self.pairs.len() as u32;
         let (mut next, mut sorted, mut gone) = (0, 0, 0);
-        let (at, floor) = (millis(now), fairness.floor_millis());
+        let (at, floor, is_roomy) = (millis(now), fairness.floor_millis(), self.is_roomy());
         'all: while gone < may && next < self.order.len() {
             if next == sorted {
                 // Thousands of flows may be due, and a few go: only those are put in order, as many as there is
@@ -654,8 +520,8 @@ impl Row {
                 }
                 gone += cost;
                 if pair.has_overdue(at, floor) {
-                    self.overdue.push(core::mem::replace(&mut pair.earlier, NOTHING));
-                    pair.miss(1);
+                    self.overdue.push(pair.earlier.pop());
+                    pair.miss(is_roomy, 1);
                     self.waiting -= 1;
                 }
                 chosen.push(pair.take(now));
@@ -671,11 +537,15 @@ impl Row {
         self.order.clear();
         let passed = now.since(core::mem::replace(&mut self.served, now)).as_secs_f32().min(1.0);
         let (at, floor) = (millis(now), fairness.floor_millis());
-        let is_flooded = self.backlog > FLOODED;
+        let (is_flooded, is_roomy) = (self.backlog > FLOODED, self.is_roomy());
         let (mut place, mut due) = (0, 0);
         while let Some(pair) = self.pairs.get_mut(place as usize) {
             pair.fresh = 0;
             pair.gain(passed);
+            while !is_roomy && let Some(stale) = pair.take_stale() {
+                self.overdue.push(stale);
+                self.waiting -= 1;
+            }
             if pair.waiting == NOTHING {
                 if at.wrapping_sub(pair.seen) > FLOW_LIFETIME.as_millis() as u32 {
                     self.close(place);
@@ -703,7 +573,7 @@ impl Row {
                 // bits are inverted because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40 | u64::from(!missed) << 32;
                 self.order.push((key | u64::from(!last.to_bits()), place));
-                due += down.cost(pair.len.into(), 1) * if pair.are_two_due() { 2 } else { 1 };
+                due += down.cost(pair.len.into(), 1) * pair.count_due() as i64;
             }
             place += 1;
         }
@@ -733,8 +603,7 @@ impl Row {
         if let Some(creditless) = &mut self.creditless {
             chosen.extend(creditless.drain());
         }
-        let waiting = self.pairs.iter().flat_map(|pair| [pair.earlier, pair.waiting]);
-        chosen.extend(waiting.filter(|update| *update != NOTHING));
+        chosen.extend(self.pairs.iter().flat_map(Pair::all));
         *self = Row { urgent, dearness: self.dearness, ..Row::default() };
     }
 }

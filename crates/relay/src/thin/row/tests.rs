@@ -108,14 +108,10 @@ fn what_was_overtaken_on_its_way_does_not_take_the_place_of_newer_state() {
     };
     assert_eq!(note(100, 3), Noted::Waits);
     assert_eq!(note(110, u16::MAX), Noted::Overtaken, "numbers wrap");
-    assert_eq!(note(110, 4), Noted::Waits, "a free flow's last two wait");
+    assert_eq!(note(110, 4), Noted::Waits, "a free flow's last ones wait");
     assert_eq!(note(359, 3), Noted::Overtaken);
-    assert_eq!(
-        note(360, 3),
-        Noted::Replaces([1, NOTHING]),
-        "by then it is a publisher that began anew"
-    );
-    assert_eq!(note(361, 40_000), Noted::Replaces([3, NOTHING]), "and so is this");
+    assert_eq!(note(360, 3), Noted::Waits, "by then it is a publisher that began anew");
+    assert_eq!(note(361, 40_000), Noted::Waits, "and so is this");
 }
 
 /// A row at work: one flow of so many updates a second, of which a budget holds so many.
@@ -156,7 +152,7 @@ impl OneFlow {
 }
 
 #[test]
-fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_two() {
+fn what_comes_between_two_looks_goes_whole_up_to_four_where_there_is_room_for_all() {
     let mut one = OneFlow::new(1000);
     for look in 0..40 {
         let now = 50 * look;
@@ -167,12 +163,35 @@ fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_t
         assert_eq!(one.serve(now + 50), [newest - 1, newest], "in their order");
         assert_eq!(one.row.count_waiting(), 0);
     }
-    assert_eq!(one.note(2001), Noted::Waits);
-    assert_eq!(one.note(2002), Noted::Waits);
-    assert_eq!(one.note(2003), Noted::Replaces([81, NOTHING]), "the oldest of three");
+    let burst = [2001, 2002, 2003, 2004].map(|at| one.note(at));
+    assert_eq!(burst, [Noted::Waits; 4]);
+    assert_eq!(one.note(2005), Noted::Replaces([81, NOTHING]), "the oldest of five");
+    assert_eq!(one.serve(2050), [82, 83, 84, 85]);
+    (2051..2054).for_each(|at| drop(one.note(at)));
     let mut left_out = Vec::new();
     one.row.retain(|_| false, |update| left_out.push(update), |_| panic!("none is urgent"));
-    assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([82, 83].as_slice(), 0));
+    assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([86, 87, 88].as_slice(), 0));
+}
+
+/// Four wait, as there was room for all. Then the budget is a fraction of what all send.
+#[test]
+fn of_several_that_wait_the_last_two_stay_at_most_where_there_is_room_for_all_no_more() {
+    let mut one = OneFlow::new(1000);
+    for look in 0..40 {
+        one.note(50 * look + 1);
+        one.serve(50 * look + 50);
+    }
+    assert_eq!([2101, 2102, 2103, 2104].map(|at| one.note(at)), [Noted::Waits; 4]);
+    let newest = one.updates;
+    one.down = Down { bits: 0, updates: 2 };
+    one.note_of(2, 2149);
+    let chosen = one.serve(2150);
+    let mut overdue = Vec::new();
+    one.row.take_overdue(&mut overdue);
+    let is_left_out = |update: &LogNumber| overdue.contains(update);
+    assert!([newest - 3, newest - 2].iter().all(is_left_out), "{overdue:?}, {chosen:?} went");
+    let waiting = one.row.count_waiting();
+    assert_eq!(waiting + chosen.len() + overdue.len(), 5);
 }
 
 /// An update of one flow, with this number in the log and in the order in which they came.
