@@ -23,6 +23,8 @@ const SLOWEST: f64 = 500e3;
 /// About what a datagram has beside its payload.
 const BESIDE: f64 = 50.0;
 const PAYLOADS: RangeInclusive<usize> = 16..=1_000;
+/// How much more somebody may get than all that others send: whose own limit is nearly full gets a little less.
+const RECEIVES: f64 = 1.2;
 /// Limits let all that may be sent in a longer time pass at once, and then not all of it arrives in time.
 const EVERY: RangeInclusive<u64> = 1..=5;
 
@@ -82,6 +84,7 @@ fn draw(crowd: usize, rng: &mut ChaCha8Rng) -> Load {
     let send = (share * link / (borne + 0.3)).floor();
     // Whoever has all groups gets what all send, who are no more than all that want to be in; others get what few send.
     let times = if matches!(to, Receivers::Farthest(_)) { senders + 1 } else { crowd + 1 } as f64;
+    let receives = |sent: f64| (RECEIVES * sent * times).ceil();
     // Limits of bits bind.
     let packets = (2.0 * send / datagram).ceil() + 10.0;
     Load {
@@ -89,7 +92,7 @@ fn draw(crowd: usize, rng: &mut ChaCha8Rng) -> Load {
         share,
         member: Limits {
             send: Rate { bits: send, packets },
-            receive: Rate { bits: send * times, packets: packets * times },
+            receive: Rate { bits: receives(send), packets: receives(packets) },
         },
         payload: payload as usize,
         every: Duration::from_millis(rng.random_range(EVERY)),

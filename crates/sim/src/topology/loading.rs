@@ -17,8 +17,6 @@ const FROM: Time = Time::from_millis(9_000);
 const WARMING: Duration = Duration::from_millis(500);
 /// What is published so long before everybody leaves is judged.
 const FLIGHT: Duration = Duration::from_millis(1_500);
-/// Where all send to groups at the same moment, one update in some fifty gives place to a newer one of its flow.
-const SPARED: u64 = 50;
 /// What is reserved are bits of members' datagrams; between relays one with an update is so many bytes longer.
 const BETWEEN_RELAYS: f64 = 4.0;
 /// Hellos of a link, and what relays ask over it, bits a second.
@@ -120,7 +118,6 @@ impl World<'_> {
     pub(crate) fn check_load(&mut self) {
         let Some(load) = self.config.load else { return };
         self.model.judge_at_last(self.now);
-        self.model.tell_spared(SPARED);
         self.check_links(load);
         let now = self.now;
         if self.told.refused == 0 {
@@ -131,10 +128,6 @@ impl World<'_> {
         for (reason, (before, after)) in DropReason::ALL.iter().zip(before.iter().zip(after)) {
             if after > *before {
                 self.told.dropped += after - before;
-                let is_spared = self.model.spares_some && *reason == DropReason::Thinned;
-                if is_spared && (after - before) * SPARED <= self.model.tally.expected {
-                    continue;
-                }
                 let what = format!("{} dropped within limits: {reason:?}", after - before);
                 self.model.broken(now, what);
             }

@@ -78,9 +78,6 @@ pub(crate) struct Model {
     waits: Vec<Duration>,
     /// Whether nothing may come late: nothing fails.
     is_punctual: bool,
-    /// Whether what is missing is told only if it is much, at the end; and the first of it.
-    pub(crate) spares_some: bool,
-    spared: Vec<(Time, String)>,
     next: u64,
     pub(crate) tally: Tally,
     pub(crate) faults: Vec<String>,
@@ -106,8 +103,6 @@ impl Model {
             span,
             waits,
             is_punctual,
-            spares_some: false,
-            spared: Vec::new(),
             next: 1,
             tally: Tally::default(),
             faults: Vec::new(),
@@ -275,14 +270,6 @@ impl Model {
         self.waiting = waiting;
     }
 
-    /// Tells what is missing after all, if it is more than one delivery in so many.
-    pub(crate) fn tell_spared(&mut self, one_in: u64) {
-        let spared = std::mem::take(&mut self.spared);
-        if self.tally.missing * one_in > self.tally.expected {
-            spared.into_iter().for_each(|(at, what)| self.broken(at, what));
-        }
-    }
-
     /// How long an update takes at most.
     fn flight(&self) -> Duration {
         PATIENCE + self.span * 2 + self.waits.iter().max().copied().unwrap_or_default()
@@ -326,11 +313,7 @@ impl Model {
                  published at {at} ms",
                 since, of.id, of.by, by_since
             );
-            match self.spares_some {
-                true if self.spared.len() < MOST_FAULTS => self.spared.push((now, what)),
-                true => {}
-                false => self.broken(now, what),
-            }
+            self.broken(now, what);
         }
     }
 

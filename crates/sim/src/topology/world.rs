@@ -6,7 +6,7 @@ use super::deed::Deed;
 use super::drawing;
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
-use super::load::{Load, Loading, Receivers};
+use super::load::Loading;
 use super::machine::{LOOK, Machine};
 use super::model::Model;
 use super::participant::Participant;
@@ -237,10 +237,7 @@ fn model(
 ) -> Model {
     let of: Vec<usize> = people.iter().map(|person| person.world).collect();
     let waits = worlds.iter().map(Realm::waits).collect();
-    let bursts = |load: Load| load.meets && !matches!(load.to, Receivers::Farthest(_));
-    let mut model = Model::new(&of, waits, span, config.load.is_some());
-    model.spares_some = config.draws_load && config.load.is_some_and(bursts);
-    model
+    Model::new(&of, waits, span, config.load.is_some())
 }
 
 /// How the controller does its work.
