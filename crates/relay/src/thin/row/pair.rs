@@ -21,7 +21,7 @@ pub(super) const UNKNOWN_DEMAND: f32 = 1e6;
 
 /// How many wait at most before the newest of a flow where there is room for all that all send: bursts leave as they
 /// came. Where there is not, it is one.
-pub(super) const MOST_EARLIER: usize = 3;
+pub(super) const MOST_EARLIER: usize = 7;
 
 /// Updates that wait before the newest of their flow, the oldest first.
 #[derive(Clone, Copy)]
