@@ -233,10 +233,10 @@ fn in_long_ticks_two_updates_of_a_flow_go_at_most() {
         let mode = Mode::Periodic { tick: Duration::from_millis(millis) };
         for (percent, found) in see_a_crowd(mode, Downlink::Member, with_jitter(40)) {
             println!("{mode:?} {percent} %: {found:.3?}");
-            // 1.5 updates and 97 % are the aims. The worst are 11.1 and 90 %, at 300 ms and half of the demand: of who
-            // gets nearly all, two come with a tick, or one.
+            // 1.5 updates and 97 % are the aims. The worst are 11.3 and 95 %, at 300 ms: of who gets nearly all, two
+            // come with a tick, or one.
             assert!(found.jfi >= 0.99 && found.gap <= 2.2, "{found:?}");
-            assert!(found.utilisation >= 0.88 && found.off <= 12.0, "{found:?}");
+            assert!(found.utilisation >= 0.94 && found.off <= 12.0, "{found:?}");
         }
     }
 }
