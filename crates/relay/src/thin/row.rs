@@ -1,6 +1,6 @@
 //! What waits for one limited receiver, and what of it goes next.
 //!
-//! The newest update of each flow waits, and the one before it if both are due, or a few where there is room for all.
+//! The newest update of each flow waits, and the one before it if both are due, or a few where there is room to spare.
 //! Ten times a second the row works out the rates of weighted max-min fairness with demands (Meru §4.3, [`rates`]): a
 //! flow that sends less than its share is *free*, and what it leaves goes to the others; nobody gets less than the
 //! *floor*. A flow that is not free collects credit at its rate, and an update goes for each that it has. So updates of
@@ -117,6 +117,8 @@ pub(crate) struct Row {
     /// sent more than the budget holds.
     water_level: f32,
     is_short: bool,
+    /// Whether the budget holds more than what all flows send.
+    has_spare: bool,
     /// How many pairs were there at the last look: the others are new.
     known: u32,
     /// How many came in the last second or so.
@@ -351,9 +353,9 @@ impl Row {
         all.append(&mut self.overdue);
     }
 
-    /// Whether the budget holds all that all flows send, so that what waits does so for a moment only.
+    /// Whether the budget holds more than what all flows send, so that what waits does so for a moment only.
     fn is_roomy(&self) -> bool {
-        !self.is_short && self.backlog < ROOMY
+        self.has_spare && !self.is_short && self.backlog < ROOMY
     }
 
     /// The place of a flow's pair: often the one behind that of the last, for publishers go on in turn.

@@ -19,6 +19,8 @@ const LEAST_EXCESS: f32 = -0.3;
 const MOST_EXCESS: f32 = 0.1;
 /// A flow is free whose share is so many times what it sends.
 const FREE_ABOVE: f32 = 1.25;
+/// There is something to spare where all that is sent takes no more than this part of the budget.
+const SPARE_BELOW: f32 = 0.95;
 /// A flow is silent that has sent nothing for so many of its intervals, and so many seconds.
 const SILENT_INTERVALS: f32 = 2.0;
 const SILENT_SECONDS: f32 = 0.125;
@@ -59,6 +61,8 @@ impl Row {
                 first_short = (level, self.water_level);
             }
         }
+        let fills = self.wanted(down, |_| true) * real + self.urgent_share;
+        self.has_spare = fills <= SPARE_BELOW;
         if let Some(creditless) = &mut self.creditless {
             creditless.set(fairness, first_short, all);
         }
@@ -123,6 +127,14 @@ impl Row {
         }
     }
 
+    /// What some flows would take if all went that they send, in seconds a second.
+    fn wanted(&self, down: Down, is_in: impl Fn(u8) -> bool) -> f32 {
+        let all = self.pairs.iter().filter(|pair| is_in(pair.level) && !pair.is_silent);
+        let of_pairs: f32 = all.map(|pair| pair.demand * seconds(pair.len, down)).sum();
+        let creditless = self.creditless.as_ref();
+        of_pairs + creditless.map_or(0.0, |flows| flows.taken(f32::INFINITY, &is_in).2)
+    }
+
     /// Shares out a part of the budget among some flows: each gets its weight times the water level, at least
     /// the floor and at most what it sends. Returns what they take. A flow that gets a little more than it sends is
     /// not free: it saves up credit for when it gets a little less, as the level is never quite still.
@@ -145,9 +157,7 @@ impl Row {
                 (taken + demand.min(share.max(floor)) * cost, slope + more)
             })
         };
-        let wanted: f32 = all().map(|pair| pair.demand * cost(pair)).sum();
-        let wanted = wanted + creditless(f32::INFINITY).2;
-        let level = if wanted > left {
+        let level = if self.wanted(down, &is_in) > left {
             find_water_level(self.water_level, left, taken_at)
         } else {
             f32::INFINITY
