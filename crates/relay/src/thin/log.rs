@@ -78,7 +78,7 @@ impl Log {
         self.room.deal(comtrees);
     }
 
-    /// Keeps an update of a comtree, which came as what number of all. Returns its number here.
+    /// Keeps an update of a comtree; `order` grows from update to update as they come. Returns its number.
     pub(crate) fn push(
         &mut self,
         now: Time,
@@ -169,11 +169,8 @@ impl Log {
 
     /// Puts updates in the order in which they came; those that are kept no more are first.
     pub(crate) fn put_in_order(&self, updates: &mut [LogNumber]) {
-        updates.sort_unstable();
-        let order = |update: &LogNumber| self.find(*update).map(|entry| entry.order);
-        if !updates.is_sorted_by_key(order) {
-            updates.sort_by_key(order);
-        }
+        let order = |update: LogNumber| self.find(update).map(|entry| entry.order);
+        updates.sort_unstable_by_key(|update| (order(*update), *update));
     }
 
     /// Appends an update to `pending`, as one of no target. Returns its number there; `None` if it is

@@ -23,7 +23,7 @@ use canopy_wire::Time;
 use core::time::Duration;
 use creditless::Creditless;
 use hashbrown::HashTable;
-use pair::{Earlier, Pair, UNKNOWN_DEMAND};
+use pair::Pair;
 use urgent::Urgent;
 
 /// How often it is looked for what is due.
@@ -38,7 +38,7 @@ const OVERTAKEN_BY: u16 = 512;
 const FIRST_CREDIT: f32 = -0.1;
 /// A row is flooded when so much waits on average, seconds of its budget.
 const FLOODED: f32 = 0.1;
-/// There is room for all where less waits on average.
+/// There is room to spare only where less waits on average, seconds of the budget.
 const ROOMY: f32 = 0.02;
 /// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
@@ -353,7 +353,7 @@ impl Row {
         all.append(&mut self.overdue);
     }
 
-    /// Whether the budget holds more than what all flows send, so that what waits does so for a moment only.
+    /// Whether there is room to spare, so that what waits does so for a moment only.
     fn is_roomy(&self) -> bool {
         self.has_spare && !self.is_short && self.backlog < ROOMY
     }
@@ -371,26 +371,7 @@ impl Row {
     fn open(&mut self, seen: u32, news: &News) -> Noted {
         let place = self.pairs.len() as u32;
         self.newcomers += 1.0;
-        self.pairs.push(Pair {
-            flow: news.flow,
-            weight: news.weight,
-            waiting: news.update,
-            earlier: Earlier::NONE,
-            newest: news.order,
-            series: news.series,
-            demand: UNKNOWN_DEMAND,
-            came: 1,
-            len: news.len,
-            level: news.level,
-            fresh: 1,
-            missed: 0.0,
-            is_silent: false,
-            rate: f32::INFINITY,
-            credit: 0.0,
-            seen,
-            since: seen,
-            sent: seen,
-        });
+        self.pairs.push(Pair::new(seen, news));
         let pairs = &self.pairs;
         let hash = |place: &u32| flow_hash(pairs[*place as usize].flow);
         self.by_flow.insert_unique(flow_hash(news.flow), place, hash);

@@ -1,6 +1,6 @@
 //! What of one flow waits for a receiver, and whether it is due.
 
-use super::millis;
+use super::{News, millis};
 use crate::index::{FlowId, LogNumber, NOTHING};
 use canopy_wire::Time;
 
@@ -17,18 +17,18 @@ const NEARLY_ALL: f32 = 0.9;
 /// than a half is left of that, it goes before those that have missed nothing.
 const MISSED: f32 = 2.0;
 /// What a flow is thought to send as long as that is not known, updates a second: more than any does.
-pub(super) const UNKNOWN_DEMAND: f32 = 1e6;
+const UNKNOWN_DEMAND: f32 = 1e6;
 
-/// How many wait at most before the newest of a flow where there is room for all that all send: bursts leave as they
-/// came. Where there is not, it is one.
-pub(super) const MOST_EARLIER: usize = 7;
+/// How many wait at most before the newest of a flow where there is room to spare: bursts leave as they came.
+/// Elsewhere it is one.
+const MOST_EARLIER: usize = 7;
 
 /// Updates that wait before the newest of their flow, the oldest first.
 #[derive(Clone, Copy)]
 pub(super) struct Earlier([LogNumber; MOST_EARLIER]);
 
 impl Earlier {
-    pub(super) const NONE: Earlier = Earlier([NOTHING; MOST_EARLIER]);
+    const NONE: Earlier = Earlier([NOTHING; MOST_EARLIER]);
 
     pub(super) fn is_empty(&self) -> bool {
         self.0[0] == NOTHING
@@ -90,7 +90,34 @@ pub(super) struct Pair {
     pub(super) sent: u32,
 }
 
+/// There may be a million of them.
+const _: () = assert!(size_of::<Pair>() <= 120);
+
 impl Pair {
+    /// A flow that has come into sight with this update.
+    pub(super) fn new(seen: u32, news: &News) -> Pair {
+        Pair {
+            flow: news.flow,
+            weight: news.weight,
+            waiting: news.update,
+            earlier: Earlier::NONE,
+            newest: news.order,
+            series: news.series,
+            demand: UNKNOWN_DEMAND,
+            came: 1,
+            len: news.len,
+            level: news.level,
+            fresh: 1,
+            missed: 0.0,
+            is_silent: false,
+            rate: f32::INFINITY,
+            credit: 0.0,
+            seen,
+            since: seen,
+            sent: seen,
+        }
+    }
+
     /// All that waits, the oldest first.
     pub(super) fn all(&self) -> impl Iterator<Item = LogNumber> + use<> {
         self.earlier.iter().chain([self.waiting].into_iter().filter(|update| *update != NOTHING))
@@ -143,9 +170,9 @@ impl Pair {
         self.rate >= NEARLY_ALL * self.demand
     }
 
-    /// How many may wait before the newest, of which `before` came last. Where the budget holds all that all send,
-    /// several may, or a burst would lack some although all of it may go. Where it does not, only who gets at least half
-    /// of what it sends ever sends two between two looks; of the others the newest says all. What goes is put in the
+    /// How many may wait before the newest, of which `before` came last. Where there is room to spare, several may,
+    /// or a burst would lack some although all of it may go. Elsewhere only who gets at least half of what it sends
+    /// ever sends two between two looks; of the others the newest says all. What goes is put in the
     /// order of the log, where two of a flush may be the other way round if another row was told of the newer one only.
     pub(super) fn may_keep(&self, is_roomy: bool, credit: f32, before: LogNumber) -> usize {
         let may_two = || self.gets_most() && self.is_due_with(credit - 1.0);
@@ -192,7 +219,8 @@ impl Pair {
         if self.are_two_due() { 1 + self.earlier.len() } else { 1 }
     }
 
-    /// Takes out what waited before the newest while there was room for all of it, and not only for one.
+    /// Takes out the oldest, if more than one wait before the newest: they came while there was room to spare, and
+    /// there is no more.
     pub(super) fn take_stale(&mut self) -> Option<LogNumber> {
         (self.earlier.len() > 1).then(|| self.earlier.pop())
     }
@@ -207,7 +235,7 @@ impl Pair {
     }
 
     /// How old the newest will be, in milliseconds, when it goes after the one before it that goes now.
-    pub(super) fn age_as_second(&self, at: u32) -> f32 {
+    fn age_as_second(&self, at: u32) -> f32 {
         let due_with = 2.0 - self.rate / (2.0 * self.demand);
         at.wrapping_sub(self.seen) as f32 + 1e3 * (due_with - self.credit) / self.rate
     }

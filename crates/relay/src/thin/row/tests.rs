@@ -156,7 +156,7 @@ impl OneFlow {
 }
 
 #[test]
-fn what_comes_between_two_looks_goes_whole_up_to_eight_where_there_is_room_for_all() {
+fn what_comes_between_two_looks_goes_whole_up_to_eight_where_there_is_room_to_spare() {
     let mut one = OneFlow::new(1000);
     for look in 0..40 {
         let now = 50 * look;
@@ -179,9 +179,9 @@ fn what_comes_between_two_looks_goes_whole_up_to_eight_where_there_is_room_for_a
     assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([90, 91, 92].as_slice(), 0));
 }
 
-/// Several wait, as there was room for all. Then the budget is a fraction of what all send.
+/// Several wait, as there was room to spare. Then the budget is a fraction of what all send.
 #[test]
-fn of_several_that_wait_the_last_two_stay_at_most_where_there_is_room_for_all_no_more() {
+fn of_several_that_wait_the_last_two_stay_at_most_where_there_is_none_to_spare_any_more() {
     let mut one = OneFlow::new(1000);
     for look in 0..40 {
         one.note(50 * look + 1);
