@@ -69,8 +69,15 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 /// comtree for its own. In the last, the first copies of updates had no room at a flooded relay.
 #[test]
 fn seeds_with_all_that_limits_pass() {
-    let found =
-        [(3, 820_378), (3, 820_677), (3, 821_760), (2, 824_107), (5, 827_180), (5, 827_815)];
+    let found = [
+        (3, 820_378),
+        (3, 820_677),
+        (3, 821_760),
+        (2, 824_107),
+        (5, 827_180),
+        (5, 827_815),
+        (3, 1_000_454),
+    ];
     for (relays, seed) in found {
         passes(&limited_by_all(relays, seed));
     }

@@ -142,7 +142,7 @@ impl Fanout {
         let mut place = 0;
         while is_laid_out && let Some(member) = tables.thinning.members(row).get(place).copied() {
             place += 1;
-            if is_shared && tables.thinning.first_for(row, member) > 0 {
+            if is_shared && tables.thinning.is_apart(row, member) {
                 // A part of it came before it was a member.
                 self.apart.push(member);
                 continue;
@@ -150,9 +150,9 @@ impl Fanout {
             self.send_to_member(member, pending, tables, counts.counters, out);
         }
         while let Some(receiver) = self.apart.pop() {
-            let first = tables.thinning.first_for(row, receiver);
+            tables.thinning.take_for((row, receiver), &chosen, &mut self.own);
             self.make_room(out);
-            self.burst.take(pending, &chosen[first..], Some(receiver));
+            self.burst.take(pending, &self.own, Some(receiver));
             if self.burst.updates() == 0 {
                 continue;
             }

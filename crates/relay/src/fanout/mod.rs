@@ -87,6 +87,8 @@ pub(crate) struct Fanout {
     burst: Burst,
     /// Members of the cohort at work that need a burst without what came from them.
     apart: Vec<PortIndex>,
+    /// What such a member gets of what was chosen for a row.
+    own: Vec<u32>,
     /// A cohort with at least this many members is a set: all of them are sent the same bytes.
     smallest_set: Option<u32>,
     /// The first byte of filler that was written last, and where in the batch it is.
@@ -143,6 +145,7 @@ impl Fanout {
             cohorts: Cohorts::new(max_ports, max_pairs),
             burst: Burst::new(),
             apart: Vec::with_capacity(max_ports as usize),
+            own: Vec::new(),
             smallest_set,
             filler: None,
             plain: Vec::with_capacity(2 * MAX_PENDING_BYTES),

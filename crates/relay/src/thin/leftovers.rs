@@ -1,8 +1,8 @@
 //! What still waits for single members of a shared row, from the time before they joined it.
 //!
-//! A member that joins takes along what waited for it: the row's others may have got that long ago. As a
-//! rule the flow's next update takes its place. Only what nothing newer came of for a while is sent, to that
-//! member alone.
+//! A member that joins takes along what waited for it: the row's others may have got that long ago. Where they have
+//! not, it gets that with them. As a rule the flow's next update takes its place. Only what nothing newer came of for
+//! a while is sent, to that member alone.
 
 use crate::index::{FlowId, LogNumber, PortIndex, fold};
 use canopy_wire::Time;
@@ -79,6 +79,12 @@ impl Leftovers {
             found.remove();
             self.retain(|leftover| leftover.flow != flow, left_out);
         }
+    }
+
+    /// Takes out what goes to all members of the row now; calls `taken` with each. Updates are in the order of their
+    /// numbers.
+    pub(crate) fn take(&mut self, updates: &[LogNumber], taken: impl FnMut(Leftover)) {
+        self.retain(|leftover| updates.binary_search(&leftover.update).is_err(), taken);
     }
 
     /// Takes out those that are not to be kept; calls `left_out` with each.

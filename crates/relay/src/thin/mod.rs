@@ -121,6 +121,8 @@ pub(crate) struct Thinning {
     chosen: Vec<LogNumber>,
     /// Those of them that are still kept.
     taken: Vec<LogNumber>,
+    /// Those of them that members of the row brought along, by member.
+    brought: Vec<(PortIndex, LogNumber)>,
     /// Those of `pending` that only one member of the row that was served last is to get, and that member.
     leftovers: (PortIndex, Vec<u32>),
     /// By member of the row that was served last: what was left out for it, and what was kept no more when its
@@ -159,6 +161,7 @@ impl Thinning {
             chosen: Vec::new(),
             leftovers: (NONE, Vec::new()),
             taken: Vec::new(),
+            brought: Vec::new(),
             replaced: Vec::new(),
             too_late: Vec::new(),
             thinned: ThinnedReceivers::default(),

@@ -315,6 +315,21 @@ impl Row {
         self.creditless.get_or_insert_with(|| Box::new(Creditless::new(millis(now), water_level)))
     }
 
+    /// A member comes from another row, where flows went at other times: of each that went there before it went here,
+    /// the floor counts from then on.
+    pub(crate) fn take_in(&mut self, now: Time, other: &Row) {
+        let silent = |sent: u32| millis(now).wrapping_sub(sent);
+        for Pair { flow, sent, .. } in &other.pairs {
+            if let Some(place) = self.find(*flow) {
+                self.next = place + 1;
+                let pair = &mut self.pairs[place as usize];
+                if silent(*sent) > silent(pair.sent) {
+                    pair.sent = *sent;
+                }
+            }
+        }
+    }
+
     /// Keeps so many pairs: the flows of the others go on without. Calls `left_out` with what finds no room there.
     /// What has come in this flush has numbers from `first` on.
     pub(crate) fn keep_pairs(

@@ -242,6 +242,17 @@ impl Rows {
         leftovers.replace(flow, |leftover| leave_out_of(members, left_out, leftover.port));
     }
 
+    /// Updates, in the order of their numbers, go to all members of a row: appends those that members brought along.
+    pub(crate) fn take_brought(
+        &mut self,
+        row: RowIndex,
+        updates: &[LogNumber],
+        brought: &mut Vec<(PortIndex, LogNumber)>,
+    ) {
+        let leftovers = &mut self.entries[row as usize].leftovers;
+        leftovers.take(updates, |Leftover { port, update, .. }| brought.push((port, update)));
+    }
+
     /// Leaves out what members brought along and want no more.
     pub(crate) fn retain_leftovers(
         &mut self,
@@ -345,6 +356,9 @@ impl Rows {
             let creditless = self.entries[row as usize].row.all_creditless();
             let creditless = creditless.filter(|update| is_due(*update)).count();
             self.left_out_of_others.add(LeftOut { all: creditless as u64, urgent: 0 });
+            if let Ok([from, to]) = self.entries.get_disjoint_mut([row as usize, other as usize]) {
+                to.row.take_in(now, &from.row);
+            }
             self.leave(row, port);
             self.enter(other, port, since, &allowance);
             self.bring(now, other, brought);
@@ -623,6 +637,46 @@ mod tests {
         assert_eq!(waits.count(), 6, "its own part, and all that is common");
         (100..102).for_each(|flow| assert_eq!(note(&mut rows, quiet, flow), Noted::Waits));
         assert_eq!(note(&mut rows, quiet, 102), Noted::NoRoom);
+    }
+
+    /// What goes to a row of 140 flows, of 20 updates a second each, and when, in milliseconds. The budget holds little
+    /// more than their floors.
+    fn pass(rows: &mut Rows, row: RowIndex, millis: core::ops::Range<u64>) -> Vec<(FlowId, u64)> {
+        const FLOWS: u64 = 140;
+        let (mut allowance, mut all, mut chosen) = (Allowance::default(), Vec::new(), Vec::new());
+        for at in millis.step_by(50) {
+            let now = Time::from_millis(at);
+            for flow in 0..FLOWS {
+                let (update, order, series) = (at * FLOWS + flow, at, (at / 50) as u16);
+                let news = News { flow: flow as FlowId, update, order, series, ..NEWS };
+                rows.note(now, row, &news, true);
+            }
+            allowance.advance(now, Duration::from_millis(50), spare(DOWN), WINDOW);
+            let of_row = &mut rows.get_mut(row).row;
+            of_row.serve(now, (DOWN, Fairness::default()), &mut allowance, &mut chosen);
+            all.extend(chosen.drain(..).map(|update| ((update % FLOWS) as FlowId, at)));
+        }
+        all
+    }
+
+    #[test]
+    fn who_joins_others_waits_no_longer_than_the_floor() {
+        let mut rows = Rows::new(1000);
+        let (mine, others) = (open(&mut rows, 1, 7), open(&mut rows, 2, 8));
+        let before = pass(&mut rows, mine, 50..10_000);
+        // There each flow has its turn at another time.
+        pass(&mut rows, others, 1_800..10_000);
+        let news = (Time::from_millis(10_000), 0, false, &Log::new());
+        assert_eq!(rows.follow(mine, 1, &key(8), news), others);
+        let after = pass(&mut rows, others, 10_000..13_000);
+        let gaps = (0..140).map(|flow| {
+            let is_it = |one: &&(FlowId, u64)| one.0 == flow;
+            let last = before.iter().rfind(is_it).expect("each goes at its floor").1;
+            let next = after.iter().find(is_it).expect("each goes at its floor").1;
+            next - last
+        });
+        let longest = gaps.max().expect("there are flows");
+        assert!(longest <= 2_200, "{longest} ms");
     }
 
     #[test]

@@ -40,10 +40,27 @@ impl Thinning {
         }
     }
 
-    /// The place, among updates that were chosen last, of the first that a member of a row gets.
-    pub(crate) fn first_for(&self, row: RowIndex, member: PortIndex) -> usize {
+    /// Whether a part of what was chosen last came before somebody was a member of the row.
+    pub(crate) fn is_apart(&self, row: RowIndex, member: PortIndex) -> bool {
         let since = self.rows.since(row, member);
-        self.taken.partition_point(|update| *update < since)
+        self.taken.iter().any(|update| *update < since)
+    }
+
+    /// What such a member gets of it: what has come since then, and what it brought along. `numbers` are those in
+    /// `pending`.
+    pub(crate) fn take_for(
+        &self,
+        (row, member): (RowIndex, PortIndex),
+        numbers: &[u32],
+        own: &mut Vec<u32>,
+    ) {
+        let since = self.rows.since(row, member);
+        let gets = |update: &LogNumber| {
+            *update >= since || self.brought.binary_search(&(member, *update)).is_ok()
+        };
+        let all = self.taken.iter().zip(numbers);
+        own.clear();
+        own.extend(all.filter(|(update, _)| gets(update)).map(|(_, number)| number));
     }
 
     /// The rows for which something waits are to be served: over a shaped link, those go first that are the
@@ -153,6 +170,7 @@ impl Thinning {
         pending: &mut Pending,
         numbers: &mut Vec<u32>,
     ) {
+        self.take_brought(row);
         // What waited for members that have left is for nobody.
         let since = self.rows.since_of_all(row);
         for update in self.died.drain(..).filter(|update| *update >= since) {
@@ -168,14 +186,30 @@ impl Thinning {
         }
         numbers.clear();
         self.taken.clear();
-        for update in self.chosen.iter().filter(|update| **update >= since) {
+        for update in &self.chosen {
+            let brought = self.brought.iter().filter(|(_, brought)| brought == update);
+            if *update < since && brought.clone().next().is_none() {
+                continue;
+            }
             if let Some(number) = self.log.take_back(*update, pending) {
                 numbers.push(number);
                 self.taken.push(*update);
             } else {
                 let is_urgent = self.died.contains(update);
                 self.rows.leave_out(row, (*update, is_urgent), &self.log);
+                brought.for_each(|(member, _)| self.rows.leave_out_for(row, *member));
             }
+        }
+    }
+
+    /// Takes out what members of a row have brought along of what was chosen: it goes to them, too.
+    fn take_brought(&mut self, row: RowIndex) {
+        self.brought.clear();
+        if !self.rows.get(row).leftovers.is_empty() {
+            self.taken.clone_from(&self.chosen);
+            self.taken.sort_unstable();
+            self.rows.take_brought(row, &self.taken, &mut self.brought);
+            self.brought.sort_unstable();
         }
     }
 

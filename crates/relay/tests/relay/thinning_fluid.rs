@@ -370,17 +370,17 @@ impl Found {
         ]
     }
 
-    /// What holds of every seed: the first two without exception, the others with what the worst of 289 seeds had.
+    /// What holds of every seed: the first two without exception, the others with what the worst of 578 seeds had.
     fn check(&self, what: &str) {
         assert!(self.utilisation >= 0.97, "{what}: {self:?}");
         assert!(self.excess <= SAFE_DATAGRAM as f64 + 50.0, "{what}: {self:?}");
-        assert!(self.off_at_floor <= 3.2, "{what}: {self:?}");
-        assert!(self.off <= 0.08, "{what}: {self:?}");
+        assert!(self.off_at_floor <= 4.2, "{what}: {self:?}");
+        assert!(self.off <= 0.15, "{what}: {self:?}");
         assert!(self.moving <= 4.5, "{what}: {self:?}");
         assert!(self.late_of_all <= 0.35, "{what}: {self:?}");
         assert!(self.late_at_floor <= 0.03, "{what}: {self:?}");
         assert!(self.late_between <= 1.5, "{what}: {self:?}");
-        assert!(self.jfi >= 0.985, "{what}: {self:?}");
+        assert!(self.jfi >= 0.98, "{what}: {self:?}");
     }
 }
 

@@ -118,6 +118,44 @@ fn what_waits_for_whoever_joins_a_row_reaches_it_once_and_nobody_else() {
     });
 }
 
+/// What waits for both when one joins the other goes to both in its turn, and not to one of them alone later.
+#[test]
+fn what_waits_for_the_others_of_a_row_as_well_goes_with_theirs() {
+    each_way(|mode, downlink| {
+        let mut stage = Stage::new(with_downlink(config(mode), downlink), FLOODED);
+        for member in [CHANGER, OTHER] {
+            stage.want(member, SHARED, 0, Weight::ONE);
+            stage.limit(member, BUDGET / 2, 0);
+        }
+        stage.want(CHANGER, DEARER, 0, DEAR);
+        stage.upkeep();
+        for _ in 0..60 {
+            for publisher in 0..PUBLISHERS {
+                stage.say(publisher, Say::to(SHARED));
+            }
+            stage.pass(FRAME);
+        }
+        stage.world.participants[CHANGER].session.unsubscribe(Group::new(DEARER));
+        stage.upkeep();
+        let got = [CHANGER, OTHER].map(|member| stage.numbers(member));
+        let mut waits = newest(&stage, SHARED, CHANGER);
+        waits.retain(|number| got.iter().all(|got| !got.contains(number)));
+        stage.pass(10 * SECOND);
+        let together = waits.iter().filter(|number| {
+            let at = [CHANGER, OTHER].map(|member| {
+                let all = stage.got[member].iter().filter(|got| got.number == **number);
+                all.map(|got| got.at).collect::<Vec<_>>()
+            });
+            assert_eq!(at.each_ref().map(Vec::len), [1, 1], "{mode:?} {downlink:?}");
+            at[0] == at[1]
+        });
+        // Some may have gone in the turn in which it joined, before it did.
+        let (together, all) = (together.count(), waits.len());
+        assert!(together >= 3, "{together} of {all}, {mode:?} {downlink:?}");
+        stage.check_order();
+    });
+}
+
 /// The flows go on, so that of each something newer takes the place of what waited.
 #[test]
 fn what_something_newer_comes_of_is_counted_and_never_sent() {
