@@ -66,7 +66,8 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 /// In the first, the older of two updates went a second and a half late, and the newer never. In the second, somebody
 /// wanted less of a group just as more took the place of what it still wanted. In the third, what was asked over a slow
 /// link was said again before it could have passed it. In the fourth, who wanted nothing for a while took another
-/// comtree for its own. In the last, the first copies of updates had no room at a flooded relay.
+/// comtree for its own. In the sixth, the first copies of updates had no room at a flooded relay. In the last, who joined
+/// others waited for what these had just got.
 #[test]
 fn seeds_with_all_that_limits_pass() {
     let found = [
