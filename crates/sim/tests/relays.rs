@@ -66,8 +66,8 @@ fn seeds_of_a_dozen_and_of_twenty_relays_pass() {
 /// In the first, the older of two updates went a second and a half late, and the newer never. In the second, somebody
 /// wanted less of a group just as more took the place of what it still wanted. In the third, what was asked over a slow
 /// link was said again before it could have passed it. In the fourth, who wanted nothing for a while took another
-/// comtree for its own. In the sixth, the first copies of updates had no room at a flooded relay. In the last, who joined
-/// others waited for what these had just got.
+/// comtree for its own. In the sixth, the first copies of updates had no room at a flooded relay. In the seventh, who
+/// joined others waited for what these had just got; in the last, it got something older of a flow after that.
 #[test]
 fn seeds_with_all_that_limits_pass() {
     let found = [
@@ -78,6 +78,7 @@ fn seeds_with_all_that_limits_pass() {
         (5, 827_180),
         (5, 827_815),
         (3, 1_000_454),
+        (3, 1_200_349),
     ];
     for (relays, seed) in found {
         passes(&limited_by_all(relays, seed));

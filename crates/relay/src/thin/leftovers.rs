@@ -81,10 +81,30 @@ impl Leftovers {
         }
     }
 
-    /// Takes out what goes to all members of the row now; calls `taken` with each. Updates are in the order of their
-    /// numbers.
-    pub(crate) fn take(&mut self, updates: &[LogNumber], taken: impl FnMut(Leftover)) {
-        self.retain(|leftover| updates.binary_search(&leftover.update).is_err(), taken);
+    /// Takes out what goes to all members of the row now; calls `taken` with each, and `left_out` with what its member
+    /// brought along before it of the same flow. Updates are in the order of their numbers.
+    pub(crate) fn take(
+        &mut self,
+        updates: &[LogNumber],
+        mut taken: impl FnMut(Leftover),
+        left_out: impl FnMut(Leftover),
+    ) {
+        let mut gone: Vec<(PortIndex, FlowId, LogNumber)> = Vec::new();
+        self.retain(
+            |leftover| updates.binary_search(&leftover.update).is_err(),
+            |leftover| {
+                gone.push((leftover.port, leftover.flow, leftover.update));
+                taken(leftover);
+            },
+        );
+        if !gone.is_empty() {
+            gone.sort_unstable();
+            let is_newest = |Leftover { port, flow, update, .. }: &Leftover| {
+                let next = gone.partition_point(|other| *other <= (*port, *flow, *update));
+                gone.get(next).is_none_or(|other| (other.0, other.1) != (*port, *flow))
+            };
+            self.retain(is_newest, left_out);
+        }
     }
 
     /// Takes out those that are not to be kept; calls `left_out` with each.
@@ -127,6 +147,26 @@ mod tests {
         leftovers.replace(5, |leftover| left_out.push(leftover.port));
         assert!(leftovers.is_empty());
         assert_eq!(left_out, [2]);
+    }
+
+    #[test]
+    fn what_goes_with_the_others_goes_after_nothing_newer() {
+        let mut leftovers = Leftovers::default();
+        let of_flow = |port, update| Leftover { update, ..leftover(port, 5) };
+        for (port, update) in [(1, 10), (1, 11), (1, 12), (2, 10), (2, 12)] {
+            leftovers.bring(Time::ZERO, of_flow(port, update));
+        }
+        leftovers.bring(Time::ZERO, leftover(1, 6));
+        let (mut taken, mut left_out) = (Vec::new(), Vec::new());
+        let port_and_update = |one: Leftover| (one.port, one.update);
+        leftovers.take(
+            &[9, 11],
+            |one| taken.push(port_and_update(one)),
+            |one| left_out.push(port_and_update(one)),
+        );
+        assert_eq!((taken, left_out), (vec![(1, 11)], vec![(1, 10)]));
+        let rest: Vec<_> = leftovers.waiting.iter().map(|(_, one)| port_and_update(*one)).collect();
+        assert_eq!(rest, [(1, 12), (2, 10), (2, 12), (1, 6)]);
     }
 
     #[test]

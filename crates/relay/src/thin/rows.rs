@@ -243,14 +243,19 @@ impl Rows {
     }
 
     /// Updates, in the order of their numbers, go to all members of a row: appends those that members brought along.
+    /// What they brought along before it of the same flow is left out.
     pub(crate) fn take_brought(
         &mut self,
         row: RowIndex,
         updates: &[LogNumber],
         brought: &mut Vec<(PortIndex, LogNumber)>,
     ) {
-        let leftovers = &mut self.entries[row as usize].leftovers;
-        leftovers.take(updates, |Leftover { port, update, .. }| brought.push((port, update)));
+        let Entry { leftovers, members, left_out, .. } = &mut self.entries[row as usize];
+        leftovers.take(
+            updates,
+            |Leftover { port, update, .. }| brought.push((port, update)),
+            |Leftover { port, .. }| leave_out_of(members, left_out, port),
+        );
     }
 
     /// Leaves out what members brought along and want no more.
