@@ -9,9 +9,7 @@ use super::{Relay, SWEEP_EVERY};
 use crate::index::{ComtreeIndex, PortIndex};
 use crate::subscriptions::GroupIndex;
 use canopy_session::SessionIndex;
-use canopy_wire::{
-    Comtree, DropReason, Group, Packet, Path, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, Time,
-};
+use canopy_wire::{Comtree, DropReason, Group, Packet, Path, SubscribeAck, SubscribeWriter, Time};
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -25,6 +23,9 @@ const RESEND_AFTER: Duration = Duration::from_millis(2);
 const RESEND_AT_FIRST: Duration = Duration::from_millis(100);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
+/// A packet takes a shaped link so long at most, but has room for a few changes.
+const ASK_TAKES: Duration = Duration::from_millis(50);
+const LEAST_ASKED: usize = 128;
 /// In a subscription's lifetime the parent is asked again so often.
 const REFRESHES: u32 = 4;
 
@@ -218,7 +219,7 @@ impl Relay {
             self.overlay.upstreams[place].in_flight[number].groups = groups;
             match packet {
                 Some(len) => {
-                    self.push_subscribe(session, len);
+                    let len = self.push_subscribe(session, len);
                     self.pace(now, place, session, len);
                 }
                 None => return self.counters.drop(DropReason::RepliesFull),
@@ -228,7 +229,7 @@ impl Relay {
 
     /// Sends one packet of what the parent is to hear. False if there is nothing more, or no room.
     fn ask_more(&mut self, now: Time, place: usize, session: SessionIndex) -> bool {
-        let Upstream { comtree, port, sequence, ref in_flight, .. } = self.overlay.upstreams[place];
+        let Upstream { comtree, sequence, ref in_flight, .. } = self.overlay.upstreams[place];
         // Those on the way span no more numbers than the parent remembers.
         let sequence = sequence.wrapping_add(1);
         let oldest = in_flight.front().map_or(sequence, |flight| flight.sequence);
@@ -237,7 +238,8 @@ impl Relay {
         if is_full || is_early || self.table.to_ask(comtree) == 0 {
             return false;
         }
-        let (most, wait) = (self.datagrams_of(port), self.resend_after(session));
+        let wait = self.resend_after(session);
+        let most = self.longest_packet(place);
         let Some(room) = self.replies.room() else { return false };
         let Ok(mut writer) = SubscribeWriter::new(room, sequence, most) else { return false };
         let mut groups = Vec::new();
@@ -253,7 +255,7 @@ impl Relay {
         }
         let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
         self.counters.subscriptions_asked += groups.len() as u64;
-        self.push_subscribe(session, len);
+        let len = self.push_subscribe(session, len);
         self.pace(now, place, session, len);
         self.ask_old_parent_too(comtree, &groups);
         let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
@@ -263,12 +265,12 @@ impl Relay {
     }
 
     /// What is asked over a shaped link takes a half of it at most, of which each comtree has its part, but for a
-    /// datagram: whoever changes subscriptions without end would silence the others' updates.
+    /// packet: whoever changes subscriptions without end would silence the others' updates.
     fn pace(&mut self, now: Time, place: usize, session: SessionIndex, len: usize) {
         let all = self.overlay.upstreams.iter().filter(|one| one.session == session).count();
         let share = 2 * all as u32;
         let cost = |bytes: usize| self.thinning.links.takes(session, bytes as u64) * share;
-        let (cost, ahead) = (cost(len), cost(SAFE_DATAGRAM));
+        let (cost, ahead) = (cost(len), cost(self.longest_packet(place)));
         let ask_at = &mut self.overlay.upstreams[place].ask_at;
         *ask_at = (*ask_at + ahead).max(now) + cost - ahead;
     }
@@ -294,13 +296,23 @@ impl Relay {
         self.push_subscribe(session, len);
     }
 
-    fn push_subscribe(&mut self, session: SessionIndex, len: usize) {
-        let Some(path) = self.sessions.path(session) else { return };
+    /// Sends a packet that is written. Returns its length with its seal, 0 if it is not sent.
+    fn push_subscribe(&mut self, session: SessionIndex, len: usize) -> usize {
+        let Some(path) = self.sessions.path(session) else { return 0 };
         let sealed = self.replies.room().and_then(|room| self.sessions.seal(session, room, len));
         match sealed {
             Some(len) => self.replies.push(path, len),
             None => self.counters.drop(DropReason::RepliesFull),
         }
+        sealed.unwrap_or(0)
+    }
+
+    /// The longest packet of what a parent is asked, in bytes: a slow link that is shaped is not to be taken by it
+    /// for long, as two of each comtree may leave at once.
+    fn longest_packet(&self, place: usize) -> usize {
+        let Upstream { session, port, .. } = self.overlay.upstreams[place];
+        let bytes = self.thinning.links.bears_in(session, ASK_TAKES);
+        self.datagrams_of(port).min(bytes.max(LEAST_ASKED))
     }
 
     fn datagrams_of(&self, port: PortIndex) -> usize {

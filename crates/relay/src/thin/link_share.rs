@@ -281,6 +281,13 @@ impl LinkShares {
         Duration::from_nanos(cost as u64)
     }
 
+    /// How many bytes a shaped link takes within so long; another bears everything.
+    pub(crate) fn bears_in(&self, session: SessionIndex, time: Duration) -> usize {
+        let link = self.find(session).and_then(|place| self.links[place].as_ref());
+        let bits = link.map_or(0, |link| link.capacity.bits);
+        if bits == 0 { usize::MAX } else { (bits as f64 * time.as_secs_f64() / 8.0) as usize }
+    }
+
     /// How much of its guarantee a branch has not used, in nanoseconds; who has the most goes first.
     pub(crate) fn unused(&mut self, port: PortIndex) -> i64 {
         self.shaped(port).map_or(i64::MAX, |(branch, _)| branch.own.left())

@@ -420,6 +420,35 @@ fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
     }
 }
 
+/// On both comtrees somebody changes subscriptions without end: a link that is slow bears the updates of both meanwhile.
+#[test]
+fn what_is_asked_for_all_comtrees_leaves_room_for_updates_at_any_time() {
+    for mode in MODES {
+        let mut pair = Relays::pair(mode);
+        let (key, capacity) = (pair.world.key_of(0), Down { bits: 42_000, updates: 0 });
+        let change = Change::SetLinkCapacity { key, thread: 0, capacity };
+        pair.world.threads[1].apply(pair.world.now, change).unwrap();
+        let greedy = [OTHER_COMTREE, COMTREE].map(|comtree| pair.join(1, comtree));
+        let publisher = pair.join(1, COMTREE);
+        let viewer = pair.join(0, COMTREE);
+        pair.world.participants[viewer].session.subscribe(Group::new(5_000), Level(0));
+        pair.pass(2 * SECOND);
+        for turn in 0..20 {
+            for (place, group) in greedy.into_iter().flat_map(|it| (0..200).map(move |g| (it, g))) {
+                let group = Group::new(turn * 200 + group);
+                pair.world.participants[place].session.subscribe(group, Level(0));
+            }
+            pair.pass(100 * MILLI);
+            let said = pair.world.now.as_nanos().to_be_bytes();
+            pair.world.publish(publisher, 5_000, 0, Flags::default(), &said);
+        }
+        pair.pass(SECOND);
+        let ages: Vec<_> = pair.got[viewer].iter().map(|got| got.age).collect();
+        assert_eq!(ages.len(), 20, "{mode:?}: {ages:?}");
+        assert!(ages.iter().all(|age| *age <= 100 * MILLI), "{mode:?}: {ages:?}");
+    }
+}
+
 /// Three viewers behind the link see a crowd of 40 at a tenth of its demand, each from its own place.
 #[test]
 fn receivers_behind_a_link_share_it_by_their_weights() {

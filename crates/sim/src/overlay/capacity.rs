@@ -51,7 +51,7 @@ impl World<'_> {
     }
 
     /// A relay sends over a link: if that is shaped, no more than it may. Where somebody changes subscriptions thousands of
-    /// times a second, what tells of them takes up to a half of the link more, and two datagrams.
+    /// times a second, what tells of them takes up to a half of the link more, and two datagrams, or what a slow one bears in twice that time.
     pub(crate) fn sends_shaped(&mut self, hop: Hop, bytes: &[u8]) {
         let is_it = |one: &Shaped| (one.link, one.direction) == hop;
         let Some(number) = self.scenario.shaped.iter().position(is_it) else { return };
@@ -64,7 +64,7 @@ impl World<'_> {
         let bears = capacity.bits as usize * WINDOW.as_millis() as usize / 8000;
         let flooded = self.scenario.flooded.as_ref();
         let asks = if flooded.is_some_and(Flooded::changes_subscriptions) {
-            bears / 2 + 2 * SAFE_DATAGRAM
+            bears / 2 + 2 * bears.min(SAFE_DATAGRAM)
         } else {
             0
         };
