@@ -88,6 +88,10 @@ struct WorldArgs {
     /// somebody has a budget; drawn from the seed if not given
     #[arg(long, value_name = "BOOL", requires = "relays")]
     important: Option<bool>,
+    /// With --relays: whether lower levels go before higher ones, where links are shaped or somebody has a budget; drawn
+    /// from the seed if not given
+    #[arg(long, value_name = "BOOL", requires = "relays")]
+    levels_first: Option<bool>,
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
@@ -153,6 +157,7 @@ impl WorldArgs {
         config.budgets = self.budgets;
         config.floods = self.floods;
         config.important = self.important;
+        config.levels_first = self.levels_first;
         let start = Instant::now();
         let report = canopy_sim::run_overlay(&config);
         let timed = Timed::new(&report, start.elapsed());

@@ -481,6 +481,7 @@ pub(crate) enum Stream {
     Paths,
     Important,
     Load,
+    Levels,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

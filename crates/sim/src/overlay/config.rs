@@ -42,6 +42,9 @@ pub struct OverlayConfig {
     /// Whether some participants mark a part of what they say as important, where links are shaped or somebody has a
     /// budget; drawn from the seed if not given.
     pub important: Option<bool>,
+    /// Whether lower levels go before higher ones at comtrees, where links are shaped or somebody has a budget; drawn
+    /// from the seed if not given.
+    pub levels_first: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -102,6 +105,7 @@ impl OverlayConfig {
             budgets: None,
             floods: None,
             important: None,
+            levels_first: None,
             sabotage: None,
         }
     }
@@ -120,6 +124,7 @@ impl OverlayConfig {
             ("budgets", self.budgets),
             ("floods", self.floods),
             ("important", self.important),
+            ("levels-first", self.levels_first),
         ] {
             if let Some(given) = given {
                 let _ = write!(command, " --{flag} {given}");

@@ -8,8 +8,8 @@ use crate::sabotage::Sabotage;
 use canopy_overlay::{Net, changes};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
-    FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, PathShare, Places,
-    Ready, Received, Relay, RelayConfig, SendBatch, Siblings, TableLimits,
+    FIRST_ENDPOINT, Fairness, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice,
+    PathShare, Places, Ready, Received, Relay, RelayConfig, SendBatch, Siblings, TableLimits,
 };
 use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, Lane, SAFE_DATAGRAM, Tag, Time};
@@ -471,6 +471,7 @@ fn settings(number: usize, scenario: &Scenario) -> Net {
         let first = FIRST_ENDPOINT + number as u16 * ENDPOINTS;
         net.took(&Change::AddComtree(ComtreeConfig {
             downlink: scenario.downlink,
+            fairness: Fairness { levels_first: scenario.levels_first, ..Fairness::default() },
             endpoints: first..=first + ENDPOINTS - 1,
             ..ComtreeConfig::new(tree.comtree, *site)
         }));

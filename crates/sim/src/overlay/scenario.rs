@@ -138,6 +138,8 @@ pub(crate) struct Scenario {
     pub(crate) budgets: Vec<Option<Budget>>,
     /// Which part of what it says each participant marks as important.
     pub(crate) important: Vec<f64>,
+    /// Whether comtrees have lower levels first.
+    pub(crate) levels_first: bool,
     /// A relay that some flood, and how relays are armed.
     pub(crate) flooded: Option<Flooded>,
     pub(crate) patience: Patience,
@@ -229,6 +231,7 @@ impl Scenario {
             shaped: Vec::new(),
             budgets: vec![None; participants],
             important: vec![0.0; participants],
+            levels_first: false,
             flooded: None,
             patience: Patience::default(),
             calm_from,
@@ -293,6 +296,9 @@ impl Scenario {
         if important::is_drawn(config, is_shaped || has_budgets) {
             self.important = important::draw(config.seed, self.participants);
         }
+        let is_drawn =
+            stream(config.seed, Stream::Levels).random_bool(0.5) && config.sabotage.is_none();
+        self.levels_first = (is_shaped || has_budgets) && config.levels_first.unwrap_or(is_drawn);
         if is_shaped {
             self.shape_links(config);
         }
