@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
+use canopy_net::KernelDrops;
 use canopy_node::{Health, RelayWatch, TalkerReport, ThinnedReport, ThreadStatus};
 use canopy_relay::{BranchStatus, ComtreeCounters, ComtreeStatus, Talker};
 use canopy_wire::{Comtree, DropReason};
@@ -32,7 +33,8 @@ pub(crate) fn router(watch: RelayWatch, net: SharedNet) -> Router {
     let metrics = move || async move {
         let headers =
             [(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
-        let process = ProcessMetrics { started, resident_bytes: resident_bytes() };
+        let (resident_bytes, kernel_drops) = (resident_bytes(), KernelDrops::read());
+        let process = ProcessMetrics { started, resident_bytes, kernel_drops };
         (headers, exposition(watch.status(), &net, process)).into_response()
     };
     let health = move || async move { health(health_of.health()) };
@@ -91,11 +93,12 @@ fn exposition(status: ThreadStatus, net: &SharedNet, process: ProcessMetrics) ->
     text
 }
 
-/// What Prometheus expects of every process, and which build it is.
+/// What Prometheus expects of every process, which build it is, and what its host's kernel dropped before it.
 #[derive(Debug)]
 struct ProcessMetrics {
     started: SystemTime,
     resident_bytes: Option<u64>,
+    kernel_drops: KernelDrops,
 }
 
 impl Collector for ProcessMetrics {
@@ -115,6 +118,15 @@ impl Collector for ProcessMetrics {
             let name = "process_resident_memory_bytes";
             let metric = encoder.encode_descriptor(name, help, None, gauge)?;
             ConstGauge::new(bytes as i64).encode(metric)?;
+        }
+        let KernelDrops { backlog, devices, receive_buffers } = self.kernel_drops;
+        let help = "Datagrams that the host's kernel dropped before anybody read them, since it started, by where";
+        let name = "canopy_kernel_drops";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (place, total) in
+            [("backlog", backlog), ("devices", devices), ("receive_buffers", receive_buffers)]
+        {
+            ConstCounter::new(total).encode(family.encode_family(&[("where", place)])?)?;
         }
         Ok(())
     }
@@ -335,7 +347,11 @@ mod tests {
             bits_out: 0,
             bits_allowed: 0,
         };
-        let process = || ProcessMetrics { started: UNIX_EPOCH, resident_bytes: None };
+        let process = || ProcessMetrics {
+            started: UNIX_EPOCH,
+            resident_bytes: None,
+            kernel_drops: KernelDrops::default(),
+        };
         let text = |comtrees: u32| {
             let comtrees = (1..=comtrees).map(comtree).collect();
             let branches = [1, 2, 2, 130].map(branch).to_vec();
@@ -396,13 +412,16 @@ mod tests {
             dropped: 7,
         }];
         let started = UNIX_EPOCH + std::time::Duration::from_millis(1_500);
-        let process = ProcessMetrics { started, resident_bytes: Some(4096) };
+        let kernel_drops = KernelDrops { backlog: 11, devices: 0, receive_buffers: 5 };
+        let process = ProcessMetrics { started, resident_bytes: Some(4096), kernel_drops };
         let text = exposition(status, &SharedNet::default(), process);
         let version = env!("CARGO_PKG_VERSION");
         for line in [
             format!("canopy_build_info{{version=\"{version}\"}} 1"),
             "process_start_time_seconds 1.5".to_owned(),
             "process_resident_memory_bytes 4096".to_owned(),
+            "canopy_kernel_drops_total{where=\"backlog\"} 11".to_owned(),
+            "canopy_kernel_drops_total{where=\"receive_buffers\"} 5".to_owned(),
         ] {
             assert!(text.lines().any(|one| one == line), "no {line} in\n{text}");
         }

@@ -98,6 +98,15 @@ fn seeds_with_all_that_limits_and_important_updates_pass() {
     }
 }
 
+/// Where lower levels go first, they left nothing of a small budget for what higher ones have in any case, and somebody
+/// waited too long.
+#[test]
+fn seeds_whose_lower_levels_go_first_pass() {
+    for seed in [1_500_244, 1_500_323, 1_600_506] {
+        passes(&OverlayConfig { levels_first: Some(true), ..limited_by_all(3, seed) });
+    }
+}
+
 #[test]
 fn a_seed_of_fifty_relays_passes() {
     let short = OverlayConfig { seconds: 10, participants: Some(100), ..OverlayConfig::new(50, 3) };

@@ -502,9 +502,9 @@ fn a_burst_within_the_budget_is_not_thinned_in_short_ticks() {
     }
 }
 
-/// How many updates of each level come in the last ten of fifteen seconds, of ten publishers each that say 2,000,
-/// where levels come first.
-fn of_levels(mode: Mode, downlink: Downlink, bits: u64) -> [usize; 2] {
+/// Where levels come first, somebody hears ten publishers of each of two levels, who say 200 updates a second each, for
+/// fifteen seconds.
+fn levels_first(mode: Mode, downlink: Downlink, bits: u64) -> Stage {
     let mut config = with_downlink(config(mode), downlink);
     config.comtrees.iter_mut().for_each(|one| one.fairness.levels_first = true);
     let mut stage = Stage::new(config, 21);
@@ -520,6 +520,12 @@ fn of_levels(mode: Mode, downlink: Downlink, bits: u64) -> [usize; 2] {
         }
         stage.pass(FRAME);
     }
+    stage
+}
+
+/// How many updates of each level come then in the last ten seconds, of 2,000 of each.
+fn of_levels(mode: Mode, downlink: Downlink, bits: u64) -> [usize; 2] {
+    let stage = levels_first(mode, downlink, bits);
     let settled = stage.said.len() / 3;
     [0, 1].map(|level| {
         let is_of = |number: &usize| *number >= settled && stage.said[*number].say.level == level;
@@ -542,6 +548,20 @@ fn lower_levels_go_first() {
         println!("{mode:?} {downlink:?}: {lower} and {higher}");
         assert!((700..1300).contains(&lower), "{lower} of 2000 {mode:?} {downlink:?}");
         assert!((40..=60).contains(&higher), "{higher} {mode:?} {downlink:?}");
+    });
+}
+
+/// What higher levels have of their floor is not the lower ones', however much these want.
+#[test]
+fn higher_levels_have_their_floor_on_a_budget_that_holds_little_more() {
+    each_way(|mode, downlink| {
+        let stage = levels_first(mode, downlink, 13_000);
+        let (from, to) = (Time::from_millis(5_000), stage.world.now);
+        for publisher in 0..20 {
+            let times = stage.times(20, publisher, from, to);
+            let longest = times.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
+            assert!(longest <= 2.07, "{mode:?} {downlink:?} {publisher}: {times:?}");
+        }
     });
 }
 

@@ -55,12 +55,15 @@ impl Row {
         let (mut first_short, mut all) = ((u8::MAX, f32::INFINITY), 0.0);
         for level in 0..=levels {
             let is_in = |other: u8| !fairness.levels_first || other == level;
-            let taken = self.share_out(left.max(0.0), floor, down, is_in);
+            // Those of higher levels have their floor whatever this one wants.
+            let kept = self.at_floor(floor, down, |other| fairness.levels_first && other > level);
+            let taken = self.share_out((left - kept).max(0.0), floor, down, is_in);
             (left, all) = (left - taken, all + taken);
             if self.is_short && first_short.1.is_infinite() {
                 first_short = (level, self.water_level);
             }
         }
+        self.is_short = first_short.1.is_finite();
         let fills = self.wanted(down, |_| true) * real + self.urgent_share;
         self.has_spare = fills <= SPARE_BELOW;
         if let Some(creditless) = &mut self.creditless {
@@ -133,6 +136,14 @@ impl Row {
         let of_pairs: f32 = all.map(|pair| pair.demand * seconds(pair.len, down)).sum();
         let creditless = self.creditless.as_ref();
         of_pairs + creditless.map_or(0.0, |flows| flows.taken(f32::INFINITY, &is_in).2)
+    }
+
+    /// What some flows take if each gets no more than the floor, in seconds a second.
+    fn at_floor(&self, floor: f32, down: Down, is_in: impl Fn(u8) -> bool) -> f32 {
+        let all = self.pairs.iter().filter(|pair| is_in(pair.level) && !pair.is_silent);
+        let of_pairs: f32 = all.map(|pair| pair.demand.min(floor) * seconds(pair.len, down)).sum();
+        let creditless = self.creditless.as_ref();
+        of_pairs + creditless.map_or(0.0, |flows| flows.taken(0.0, &is_in).0)
     }
 
     /// Shares out a part of the budget among some flows: each gets its weight times the water level, at least
