@@ -117,8 +117,9 @@ pub(crate) struct Row {
     /// sent more than the budget holds.
     water_level: f32,
     is_short: bool,
-    /// Whether the budget holds more than what all flows send.
-    has_spare: bool,
+    /// Whether the budget holds no more than what all flows send, or little more. Of flows that have just come into sight
+    /// that is not known: a burst waits as if it held more.
+    is_tight: bool,
     /// How many pairs were there at the last look: the others are new.
     known: u32,
     /// How many came in the last second or so.
@@ -370,7 +371,7 @@ impl Row {
 
     /// Whether there is room to spare, so that what waits does so for a moment only.
     fn is_roomy(&self) -> bool {
-        self.has_spare && !self.is_short && self.backlog < ROOMY
+        !self.is_tight && !self.is_short && self.backlog < ROOMY
     }
 
     /// The place of a flow's pair: often the one behind that of the last, for publishers go on in turn.

@@ -65,7 +65,7 @@ impl Row {
         }
         self.is_short = first_short.1.is_finite();
         let fills = self.wanted(down, |_| true) * real + self.urgent_share;
-        self.has_spare = fills <= SPARE_BELOW;
+        self.is_tight = fills > SPARE_BELOW;
         if let Some(creditless) = &mut self.creditless {
             creditless.set(fairness, first_short, all);
         }
