@@ -502,6 +502,26 @@ fn a_burst_within_the_budget_is_not_thinned_in_short_ticks() {
     }
 }
 
+/// Now and then eight publishers say four things each at once, which does not fit what is saved up, and takes a small
+/// part of the budget all the same. Each time the receiver is limited anew.
+#[test]
+fn a_burst_now_and_then_that_the_budget_holds_on_average_comes_whole() {
+    each_way(|mode, downlink| {
+        let mut stage = stage(mode, downlink, 9);
+        (0..8).for_each(|publisher| stage.want(8, publisher, 9, Weight::ONE));
+        stage.limit(8, 200_000, 0);
+        stage.upkeep();
+        for _ in 0..10 {
+            for publisher in (0..8).flat_map(|publisher| [publisher; 4]) {
+                stage.say(publisher, Say::to(publisher as u32));
+            }
+            stage.pass(SECOND);
+        }
+        assert_eq!(left_out(&stage), 0, "{mode:?} {downlink:?}");
+        assert_eq!(stage.numbers(8).len(), 320, "{mode:?} {downlink:?}");
+    });
+}
+
 /// Where levels come first, somebody hears ten publishers of each of two levels, who say 200 updates a second each, for
 /// fifteen seconds.
 fn levels_first(mode: Mode, downlink: Downlink, bits: u64) -> Stage {
