@@ -51,7 +51,8 @@ impl World<'_> {
     }
 
     /// A relay sends over a link: if that is shaped, no more than it may. Where somebody changes subscriptions thousands of
-    /// times a second, what tells of them takes up to a half of the link more, and two datagrams, or what a slow one bears in twice that time.
+    /// times a second, what tells of them takes up to a half of the link more, and two datagrams, or what a slow link bears
+    /// in twice that time.
     pub(crate) fn sends_shaped(&mut self, hop: Hop, bytes: &[u8]) {
         let is_it = |one: &Shaped| (one.link, one.direction) == hop;
         let Some(number) = self.scenario.shaped.iter().position(is_it) else { return };
