@@ -23,8 +23,8 @@ const RESEND_AFTER: Duration = Duration::from_millis(2);
 const RESEND_AT_FIRST: Duration = Duration::from_millis(100);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
-/// A packet takes a shaped link so long at most, but has room for a few changes.
-const ASK_TAKES: Duration = Duration::from_millis(50);
+/// What is asked at once for all comtrees takes a shaped link so long at most, but a packet has room for a few changes.
+const ASK_TAKES: Duration = Duration::from_millis(200);
 const LEAST_ASKED: usize = 128;
 /// In a subscription's lifetime the parent is asked again so often.
 const REFRESHES: u32 = 4;
@@ -267,10 +267,12 @@ impl Relay {
     /// What is asked over a shaped link takes a half of it at most, of which each comtree has its part, but for a
     /// packet: whoever changes subscriptions without end would silence the others' updates.
     fn pace(&mut self, now: Time, place: usize, session: SessionIndex, len: usize) {
-        let all = self.overlay.upstreams.iter().filter(|one| one.session == session).count();
-        let share = 2 * all as u32;
+        let share = 2 * self.asking_over(session);
         let cost = |bytes: usize| self.thinning.links.takes(session, bytes as u64) * share;
-        let (cost, ahead) = (cost(len), cost(self.longest_packet(place)));
+        let longest = self.longest_packet(place);
+        // Where there are so many that packets cannot be as short as they should, none is lent another.
+        let (cost, ahead) =
+            (cost(len), if longest > LEAST_ASKED { cost(longest) } else { Duration::ZERO });
         let ask_at = &mut self.overlay.upstreams[place].ask_at;
         *ask_at = (*ask_at + ahead).max(now) + cost - ahead;
     }
@@ -307,11 +309,17 @@ impl Relay {
         sealed.unwrap_or(0)
     }
 
-    /// The longest packet of what a parent is asked, in bytes: a slow link that is shaped is not to be taken by it
-    /// for long, as two of each comtree may leave at once.
+    /// How many comtrees have their parent at the other end of a link.
+    fn asking_over(&self, session: SessionIndex) -> u32 {
+        self.overlay.upstreams.iter().filter(|one| one.session == session).count() as u32
+    }
+
+    /// The longest packet of what a parent is asked, in bytes: a slow link that is shaped is not to be taken for long by
+    /// the two of each comtree that may leave at once.
     fn longest_packet(&self, place: usize) -> usize {
         let Upstream { session, port, .. } = self.overlay.upstreams[place];
-        let bytes = self.thinning.links.bears_in(session, ASK_TAKES);
+        let at_once = 2 * self.asking_over(session);
+        let bytes = self.thinning.links.bears_in(session, ASK_TAKES / at_once);
         self.datagrams_of(port).min(bytes.max(LEAST_ASKED))
     }
 

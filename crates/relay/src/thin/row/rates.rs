@@ -56,7 +56,11 @@ impl Row {
         for level in 0..=levels {
             let is_in = |other: u8| !fairness.levels_first || other == level;
             // Those of higher levels have their floor whatever this one wants.
-            let kept = self.at_floor(floor, down, |other| fairness.levels_first && other > level);
+            let kept = if level < levels {
+                self.at_floor(floor, down, |other| other > level)
+            } else {
+                0.0
+            };
             let taken = self.share_out((left - kept).max(0.0), floor, down, is_in);
             (left, all) = (left - taken, all + taken);
             if self.is_short && first_short.1.is_infinite() {
@@ -64,6 +68,9 @@ impl Row {
             }
         }
         self.is_short = first_short.1.is_finite();
+        if self.is_short {
+            self.water_level = first_short.1;
+        }
         let fills = self.wanted(down, |_| true) * real + self.urgent_share;
         self.is_tight = fills > SPARE_BELOW;
         if let Some(creditless) = &mut self.creditless {
@@ -168,7 +175,9 @@ impl Row {
                 (taken + demand.min(share.max(floor)) * cost, slope + more)
             })
         };
-        let level = if self.wanted(down, &is_in) > left {
+        let level = if left <= 0.0 {
+            0.0
+        } else if self.wanted(down, &is_in) > left {
             find_water_level(self.water_level, left, taken_at)
         } else {
             f32::INFINITY
