@@ -120,7 +120,7 @@ impl Collector for ProcessMetrics {
             ConstGauge::new(bytes as i64).encode(metric)?;
         }
         let KernelDrops { backlog, devices, receive_buffers } = self.kernel_drops;
-        let help = "Datagrams that the host's kernel dropped before anybody read them, since it started, by where";
+        let help = "Packets that the host's kernel dropped since it started, by where; the places may overlap";
         let name = "canopy_kernel_drops";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (place, total) in

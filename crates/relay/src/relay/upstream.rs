@@ -270,7 +270,7 @@ impl Relay {
         let share = 2 * self.asking_over(session);
         let cost = |bytes: usize| self.thinning.links.takes(session, bytes as u64) * share;
         let longest = self.longest_packet(place);
-        // Where there are so many that packets cannot be as short as they should, none is lent another.
+        // Where there are so many comtrees that packets cannot be as short as they should be, none leaves early.
         let (cost, ahead) =
             (cost(len), if longest > LEAST_ASKED { cost(longest) } else { Duration::ZERO });
         let ask_at = &mut self.overlay.upstreams[place].ask_at;

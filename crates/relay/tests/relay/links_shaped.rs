@@ -56,6 +56,15 @@ impl Relays {
         Relays::tree(mode, &[0])
     }
 
+    /// A pair whose child may send its parent so many bits a second.
+    fn pair_below(mode: Mode, bits: u64) -> Relays {
+        let mut pair = Relays::pair(mode);
+        let (key, capacity) = (pair.world.key_of(0), Down { bits, updates: 0 });
+        let change = Change::SetLinkCapacity { key, thread: 0, capacity };
+        pair.world.threads[1].apply(pair.world.now, change).unwrap();
+        pair
+    }
+
     /// Relays of one mode whose comtrees have others.
     fn pair_of(own: Mode, of_comtrees: [Mode; 2]) -> Relays {
         let config = |site| {
@@ -387,10 +396,7 @@ fn control_packets_pass_a_flood() {
 #[test]
 fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
     for mode in MODES {
-        let mut pair = Relays::pair(mode);
-        let (key, capacity) = (pair.world.key_of(0), Down { bits: 40_000, updates: 0 });
-        let change = Change::SetLinkCapacity { key, thread: 0, capacity };
-        pair.world.threads[1].apply(pair.world.now, change).unwrap();
+        let mut pair = Relays::pair_below(mode, 40_000);
         // Who wants so much is at the child, as is a publisher on another comtree; its viewer is at the parent.
         let [greedy, publisher] = [OTHER_COMTREE, COMTREE].map(|comtree| pair.join(1, comtree));
         let viewer = pair.join(0, COMTREE);
@@ -424,10 +430,7 @@ fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
 #[test]
 fn what_is_asked_for_all_comtrees_leaves_room_for_updates_at_any_time() {
     for mode in MODES {
-        let mut pair = Relays::pair(mode);
-        let (key, capacity) = (pair.world.key_of(0), Down { bits: 42_000, updates: 0 });
-        let change = Change::SetLinkCapacity { key, thread: 0, capacity };
-        pair.world.threads[1].apply(pair.world.now, change).unwrap();
+        let mut pair = Relays::pair_below(mode, 42_000);
         let greedy = [OTHER_COMTREE, COMTREE].map(|comtree| pair.join(1, comtree));
         let publisher = pair.join(1, COMTREE);
         let viewer = pair.join(0, COMTREE);
