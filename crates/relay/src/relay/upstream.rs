@@ -46,6 +46,16 @@ pub(super) struct Upstream {
     ask_at: Time,
 }
 
+impl Upstream {
+    /// The number of the next packet, if one may leave before another is acknowledged: those on the way span no more
+    /// numbers than the parent remembers.
+    fn next_sequence(&self) -> Option<u32> {
+        let next = self.sequence.wrapping_add(1);
+        let oldest = self.in_flight.front().map_or(next, |flight| flight.sequence);
+        (next.wrapping_sub(oldest) < WINDOW as u32).then_some(next)
+    }
+}
+
 /// What a neighbour was asked when it was a parent.
 #[derive(Debug, Default)]
 pub(super) struct LastAsked {
@@ -158,7 +168,7 @@ impl Relay {
         let due = |upstream: &Upstream| {
             self.sessions.path(upstream.session)?;
             let has_news = self.table.to_ask(upstream.comtree) > 0;
-            if has_news && upstream.in_flight.len() < WINDOW {
+            if has_news && upstream.next_sequence().is_some() {
                 return Some(upstream.ask_at);
             }
             let resend_at = upstream.in_flight.iter().map(|flight| flight.resend_at).min()?;
@@ -229,13 +239,10 @@ impl Relay {
 
     /// Sends one packet of what the parent is to hear. False if there is nothing more, or no room.
     fn ask_more(&mut self, now: Time, place: usize, session: SessionIndex) -> bool {
-        let Upstream { comtree, sequence, ref in_flight, .. } = self.overlay.upstreams[place];
-        // Those on the way span no more numbers than the parent remembers.
-        let sequence = sequence.wrapping_add(1);
-        let oldest = in_flight.front().map_or(sequence, |flight| flight.sequence);
-        let is_full = in_flight.len() >= WINDOW || sequence.wrapping_sub(oldest) >= WINDOW as u32;
-        let is_early = now < self.overlay.upstreams[place].ask_at;
-        if is_full || is_early || self.table.to_ask(comtree) == 0 {
+        let upstream = &self.overlay.upstreams[place];
+        let comtree = upstream.comtree;
+        let Some(sequence) = upstream.next_sequence() else { return false };
+        if now < upstream.ask_at || self.table.to_ask(comtree) == 0 {
             return false;
         }
         let wait = self.resend_after(session);
@@ -286,16 +293,24 @@ impl Relay {
         let changes = || groups.iter().map(|group| self.table.change_asked(*group));
         changes().for_each(|change| succession.ask_old(change.group(), change.wanted()));
         let (Some(session), most) = (self.link_of(old), self.datagrams_of(old)) else { return };
-        let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
-        asked.sequence = asked.sequence.wrapping_add(1);
-        let Some(room) = self.replies.room() else { return };
-        let Ok(mut writer) = SubscribeWriter::new(room, asked.sequence, most) else { return };
-        for change in groups.iter().map(|group| self.table.change_asked(*group)) {
-            writer.push(change);
-            asked.groups.insert(change.group());
+        let mut left = groups;
+        // Its datagrams may be shorter than the next one's.
+        while !left.is_empty() {
+            let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
+            asked.sequence = asked.sequence.wrapping_add(1);
+            let Some(room) = self.replies.room() else { return };
+            let Ok(mut writer) = SubscribeWriter::new(room, asked.sequence, most) else { return };
+            while writer.has_room()
+                && let Some((group, rest)) = left.split_first()
+            {
+                let change = self.table.change_asked(*group);
+                writer.push(change);
+                asked.groups.insert(change.group());
+                left = rest;
+            }
+            let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
+            self.push_subscribe(session, len);
         }
-        let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
-        self.push_subscribe(session, len);
     }
 
     /// Sends a packet that is written. Returns its length with its seal, 0 if it is not sent.

@@ -77,8 +77,9 @@ pub(crate) struct Allowance {
     newest: u8,
     newest_began: Time,
     spare: i64,
-    /// What is left and may not be spent now.
+    /// What is left and may not be spent now, and the same of the window.
     held: i64,
+    held_of_window: i64,
 }
 
 impl Allowance {
@@ -164,9 +165,14 @@ impl Allowance {
         self.left.min(self.left_of_window()) - self.held
     }
 
-    /// Sets how much of what is left may not be spent until further notice.
-    pub(crate) fn hold(&mut self, held: i64) {
-        self.held = held;
+    /// Sets how much of what is left, and of the window, may not be spent until further notice.
+    pub(crate) fn hold(&mut self, held: i64, of_window: i64) {
+        (self.held, self.held_of_window) = (held, of_window);
+    }
+
+    /// What is left of the window and may be spent, in nanoseconds. More than that never is, whoever owes it.
+    pub(crate) fn may_of_window(&self) -> i64 {
+        self.left_of_window() - self.held_of_window
     }
 
     /// What is left of what has been saved up, in nanoseconds.

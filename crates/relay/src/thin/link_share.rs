@@ -105,6 +105,15 @@ impl Branch {
     }
 }
 
+/// How much a link bears of what is for a branch, in nanoseconds of its capacity, or of what the branch may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Now.
+    pub(crate) now: i64,
+    /// In any case, whoever owes it.
+    pub(crate) of_window: i64,
+}
+
 /// What a branch is offered, is sent, and may be sent, bits a second. 0 for the last is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BranchLoad {
@@ -293,9 +302,9 @@ impl LinkShares {
         self.shaped(port).map_or(i64::MAX, |(branch, _)| branch.own.left())
     }
 
-    /// How much a link bears now of what is for a branch, in nanoseconds of its capacity. Something is left for
+    /// How much a link bears of what is for a branch, in nanoseconds of its capacity. Something is left for
     /// others who are within their guarantees: a datagram, if the link is not too slow for that.
-    pub(crate) fn room(&mut self, port: PortIndex) -> Option<i64> {
+    pub(crate) fn room(&mut self, port: PortIndex) -> Option<Room> {
         let (branch, link) = self.shaped(port)?;
         let kept = (link.kept() * WINDOW.as_nanos() as f64) as i64;
         let (saved, of_window) = (link.allowance.saved(), link.allowance.left_of_window() - kept);
@@ -305,11 +314,11 @@ impl LinkShares {
         // leaves something for the others. The greater of the two holds.
         let (within, beyond) = (saved.min(of_window), (saved - for_others).min(of_window));
         let own = (branch.own.left() as f64 * branch.guaranteed) as i64;
-        Some(beyond.max(within.min(own)))
+        Some(Room { now: beyond.max(within.min(own)), of_window })
     }
 
     /// The same, in nanoseconds of what a branch may be sent: `down`.
-    pub(crate) fn room_of(&mut self, port: PortIndex, down: Down) -> Option<i64> {
+    pub(crate) fn room_of(&mut self, port: PortIndex, down: Down) -> Option<Room> {
         let room = self.room(port)?;
         let (_, link) = self.shaped(port)?;
         let of = |whole: u64, part: u64| whole as f64 / part.max(1) as f64;
@@ -317,14 +326,15 @@ impl LinkShares {
             (Down { bits: 1.., .. }, Down { bits: 1.., .. }) => of(link.capacity.bits, down.bits),
             _ => of(link.capacity.updates, down.updates),
         };
-        Some((room as f64 * times) as i64)
+        let of_down = |room: i64| (room as f64 * times) as i64;
+        Some(Room { now: of_down(room.now), of_window: of_down(room.of_window) })
     }
 
     /// Whether a link bears so much more of what is for a branch.
     pub(crate) fn fits(&mut self, port: PortIndex, (bytes, updates): (u64, u64)) -> bool {
         let Some(room) = self.room(port) else { return true };
         let Some((_, link)) = self.shaped(port) else { return true };
-        link.capacity.cost(bytes, updates) <= room
+        link.capacity.cost(bytes, updates) <= room.now
     }
 
     /// A branch was sent so much.
@@ -501,7 +511,7 @@ mod tests {
                 shares.review(now, |_| 0, &mut changed);
             }
             shares.spend(4, (3_000, 3));
-            shares.room(4).unwrap()
+            shares.room(4).unwrap().now
         };
         assert!(room(0) > room(1_000), "{} {}", room(0), room(1_000));
     }

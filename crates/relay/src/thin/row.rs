@@ -416,7 +416,8 @@ impl Row {
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
         let before = allowance.left();
-        self.urgent.serve(down, allowance, chosen);
+        let most = within(allowance.may_of_window(), self.dearness);
+        self.urgent.serve((down, most), allowance, chosen);
         self.urgent_cost += before - allowance.left();
         if self.is_worth_a_look(now, down, allowance) {
             if now.since(self.solved) >= SOLVE_EVERY {
@@ -454,8 +455,9 @@ impl Row {
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) {
-        let may = within(allowance.left(), self.dearness);
-        let saved = allowance.left() >= spare(down);
+        // Nothing else goes while anything urgent waits.
+        let left = if self.urgent.is_empty() { allowance.left() } else { allowance.left().min(0) };
+        let (may, saved) = (within(left, self.dearness), left >= spare(down));
         let (mut gone, mut is_next) = (0, false);
         if let Some(creditless) = &mut self.creditless {
             let most = if self.waiting > 0 { creditless.part_of(may).min(may) } else { may };

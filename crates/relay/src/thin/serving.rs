@@ -1,6 +1,7 @@
 //! What limited receivers are sent: whose turn it is, what is chosen for a row, and what that took.
 
 use super::allowance::{Down, MOST_COST, spare};
+use super::link_share::Room;
 use super::row::Fairness;
 use super::rows::{Entry, RowIndex};
 use super::{LeftOut, Thinning};
@@ -149,16 +150,22 @@ impl Thinning {
         // What the link or the comtree does not bear now is held back.
         let room = match entry.key.alone {
             _ if entry.key.shape.class == PeerClass::Participant => {
-                self.comtrees.room(now, entry.key.comtree, (entry.members.len(), down))
+                // A comtree with many members may never bear an update for each at once, and owes that.
+                let each = (entry.members.len(), down);
+                let room = self.comtrees.room(now, entry.key.comtree, each);
+                room.map(|now| Room { now, of_window: i64::MAX })
             }
             Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
             _ => None,
         };
-        let held = room.map_or(0, |room| allowance.left().saturating_sub(room));
-        let held = held.clamp(0, MOST_COST as i64);
-        allowance.hold(held);
+        if let Some(room) = room {
+            let beyond =
+                |left: i64, room: i64| left.saturating_sub(room).clamp(0, MOST_COST as i64);
+            let of_window = beyond(allowance.left_of_window(), room.of_window);
+            allowance.hold(beyond(allowance.left(), room.now), of_window);
+        }
         let estimate = entry.row.serve(now, (down, fairness), allowance, &mut self.chosen);
-        allowance.hold(0);
+        allowance.hold(0, 0);
         estimate
     }
 

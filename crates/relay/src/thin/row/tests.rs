@@ -2,6 +2,7 @@
 
 use super::super::allowance::WINDOW;
 use super::*;
+use canopy_wire::SAFE_DATAGRAM;
 
 const LEN: u16 = 100;
 const TICK: Duration = Duration::from_millis(50);
@@ -314,6 +315,38 @@ fn what_urgent_updates_take_is_not_shared_out() {
         row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
     }
     assert!((0.9..=1.0).contains(&row.urgent_share), "{}", row.urgent_share);
+}
+
+/// An urgent update may owe what it takes beyond what has been saved up, but 100 ms bring no more than the budget holds
+/// and a datagram. None waits for ever, and nothing else goes before it.
+#[test]
+fn urgent_updates_keep_to_the_window_and_to_their_order() {
+    let down = Down { bits: 16_000, updates: 0 };
+    let most = 200 + SAFE_DATAGRAM as u64;
+    let (mut row, mut allowance) = (Row::default(), Allowance::default());
+    let lens = [900, 30, 1_100, 700, 60, 900, 900];
+    for (number, len) in (1..).zip(lens) {
+        row.note_urgent(Time::from_millis(1_000), (number, len), number);
+    }
+    let news = News { flow: 1, weight: 1.0, level: 0, len: 20, update: 100, order: 1, series: 1 };
+    row.note(Time::from_millis(1_000), &news, || true);
+    let mut sent: Vec<(u64, LogNumber)> = Vec::new();
+    for milli in (1_000..4_000).step_by(5) {
+        let now = Time::from_millis(milli);
+        allowance.advance(now, TICK, spare(down), WINDOW);
+        let mut chosen = Vec::new();
+        row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+        sent.extend(chosen.iter().map(|update| (milli, *update)));
+    }
+    let order: Vec<LogNumber> = sent.iter().map(|(_, update)| *update).collect();
+    assert_eq!(order, [1, 2, 3, 4, 5, 6, 7, 100]);
+    let len = |update: LogNumber| lens.get(update as usize - 1).copied().unwrap_or(20);
+    let within = |from: u64| -> u64 {
+        let window = sent.iter().filter(|(at, _)| (from..from + 100).contains(at));
+        window.map(|(_, update)| u64::from(len(*update))).sum()
+    };
+    let worst = sent.iter().map(|(at, _)| within(*at)).max().unwrap();
+    assert!(worst <= most, "{worst} bytes in 100 ms: {sent:?}");
 }
 
 /// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.

@@ -1,7 +1,7 @@
 //! What goes before all flows: updates that are important, or for one endpoint's eyes. None takes the place of an
 //! older one, so all of them wait, in the order in which they came, but not for ever.
 
-use super::super::allowance::{Allowance, Down};
+use super::super::allowance::{Allowance, Down, spare};
 use super::{Noted, millis};
 use crate::index::LogNumber;
 use canopy_wire::Time;
@@ -67,19 +67,29 @@ impl Urgent {
         }
     }
 
-    /// Takes what goes, as far as there is an allowance, into `chosen`.
+    /// Takes what goes, as long as anything is left of the allowance, into `chosen`. The last may take more than that,
+    /// but not more than is left of the window, of which `most` is thought to be enough: where that is less than it
+    /// takes, it goes alone when there is a datagram's worth.
     pub(super) fn serve(
         &mut self,
-        down: Down,
+        (down, most): (Down, i64),
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) {
+        let may_resort = allowance.may_of_window() >= spare(down);
+        let mut gone = 0;
         while allowance.left() > 0
-            && let Some(one) = self.waiting.pop_front()
+            && let Some(one) = self.waiting.front()
         {
-            allowance.spend(down.cost(one.len.into(), 1));
+            let cost = down.cost(one.len.into(), 1);
+            if gone + cost > most && !(gone == 0 && may_resort) {
+                return;
+            }
+            gone += cost;
+            allowance.spend(cost);
             chosen.push(one.update);
             self.chosen += 1;
+            self.waiting.pop_front();
         }
     }
 
