@@ -3,8 +3,8 @@
 use crate::division::{Area, Division};
 use crate::error::AreasError;
 use crate::plane::Point;
-use crate::ring::Ring;
-use canopy_wire::{Group, Level};
+use crate::ring::{Near, Ring};
+use canopy_wire::Group;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -181,13 +181,14 @@ impl Areas {
         self.in_force().group_at(position)
     }
 
-    /// The groups to which one subscribes at a position, with their levels.
-    pub fn hear_at(&self, position: Point) -> BTreeMap<Group, Level> {
+    /// The groups to which one subscribes at a position, with their levels and distances.
+    pub fn hear_at(&self, position: Point) -> BTreeMap<Group, Near> {
         let mut groups = self.division.near(position, &self.rings);
         if let Some(next) = &self.next {
-            for (group, level) in next.near(position, &self.rings) {
-                let higher = groups.get(&group).map_or(level, |before| level.max(*before));
-                groups.insert(group, higher);
+            for (group, near) in next.near(position, &self.rings) {
+                let both = groups.entry(group).or_insert(near);
+                both.level = both.level.max(near.level);
+                both.distance = both.distance.min(near.distance);
             }
         }
         groups

@@ -3,7 +3,7 @@
 use crate::error::AreasError;
 use crate::ground::Ground;
 use crate::plane::{Point, Rect};
-use crate::ring::Ring;
+use crate::ring::{Near, Ring};
 use canopy_wire::{Group, Level};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,10 +161,10 @@ impl Division {
         self.group_of(self.area_at(position)).unwrap_or_default()
     }
 
-    /// The groups of the areas that rings around a position reach, each with the level of the innermost
+    /// The groups of the areas that rings around a position reach, each with its distance and the level of the innermost
     /// ring that reaches it. No area within reach is left out; at the edges of hexagons and polygons that are split, one may be
     /// taken that is a little farther away.
-    pub fn near(&self, position: Point, rings: &[Ring]) -> BTreeMap<Group, Level> {
+    pub fn near(&self, position: Point, rings: &[Ring]) -> BTreeMap<Group, Near> {
         let point = self.ground.within(position);
         let reach = rings.iter().map(|ring| ring.radius).fold(0.0, f64::max);
         let mut found = BTreeMap::new();
@@ -184,7 +184,7 @@ impl Division {
         far: f64,
         point: Point,
         rings: &[Ring],
-        found: &mut BTreeMap<Group, Level>,
+        found: &mut BTreeMap<Group, Near>,
     ) {
         if self.splits.contains_key(&area) {
             for quarter in 0..4 {
@@ -196,7 +196,7 @@ impl Division {
         }
         let level = rings.iter().find(|ring| far <= ring.radius).map(|ring| ring.level);
         if let (Some(level), Some(group)) = (level, self.group_of(area)) {
-            found.insert(group, Level(level));
+            found.insert(group, Near { level: Level(level), distance: far });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::areas::{Areas, Report};
 use crate::plane::Point;
+use crate::ring::Near;
 use canopy_wire::{Group, Level};
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Follower {
     areas: Option<Areas>,
     position: Option<Point>,
-    hears: BTreeMap<Group, Level>,
+    hears: BTreeMap<Group, Near>,
 }
 
 /// Subscriptions to be made and ended.
@@ -49,9 +50,11 @@ impl Follower {
             return Change::default();
         };
         let hears = areas.hear_at(position);
-        let is_new = |(group, level): &(Group, Level)| self.hears.get(group) != Some(level);
-        let subscribe =
-            hears.iter().map(|(group, level)| (*group, *level)).filter(is_new).collect();
+        let is_new = |(group, near): &(&Group, &Near)| {
+            self.hears.get(*group).is_none_or(|before| before.level != near.level)
+        };
+        let new = hears.iter().filter(is_new).map(|(group, near)| (*group, near.level));
+        let subscribe = new.collect();
         let is_over = |group: &Group| !hears.contains_key(group);
         let unsubscribe = self.hears.keys().copied().filter(is_over).collect();
         self.hears = hears;
@@ -75,8 +78,8 @@ impl Follower {
         self.areas.as_ref()
     }
 
-    /// The groups that it is subscribed to, with their levels.
-    pub fn hears(&self) -> &BTreeMap<Group, Level> {
+    /// The groups that it is subscribed to, with their levels, and how far they are now.
+    pub fn hears(&self) -> &BTreeMap<Group, Near> {
         &self.hears
     }
 }

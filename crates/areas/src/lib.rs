@@ -34,4 +34,4 @@ pub use ground::{Ground, MOST_CELLS};
 pub use guide::{DWELL, Guide, Who};
 pub use plane::{Point, Rect};
 pub use polygon::Polygon;
-pub use ring::Ring;
+pub use ring::{Near, Ring};

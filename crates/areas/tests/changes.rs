@@ -81,7 +81,8 @@ impl World {
             // Everybody is there at first.
             let _ = walker.follower.handle_position(position);
             let _ = walker.follower.handle_areas(world.guide.areas().clone());
-            walker.holds = walker.follower.hears().clone();
+            let hears = walker.follower.hears().iter();
+            walker.holds = hears.map(|(group, near)| (*group, near.level)).collect();
             let report = walker.follower.report().unwrap();
             world.guide.handle_report(who(world.walkers.len()), 1, report);
             world.walkers.push(walker);

@@ -115,9 +115,14 @@ proptest! {
             prop_assume!(polygons.iter().any(|polygon| is_in(polygon, there)));
         }
         let heard = division.near(here, &rings);
-        let level = heard.get(&division.group_at(there)).copied();
+        let near = heard.get(&division.group_at(there)).copied();
         let wanted = if far <= 8.0 { 2 } else { 0 };
-        prop_assert!(level.is_some_and(|level| level.0 >= wanted), "{:?}", level);
+        prop_assert!(near.is_some_and(|near| near.level.0 >= wanted), "{:?}", near);
+        // Nobody in an area is nearer than it is, but for what rounding brings.
+        prop_assert!(near.is_some_and(|near| near.distance <= far + 1e-9), "{:?}", near);
+        if let Some(own) = heard.get(&division.group_at(here)) {
+            prop_assert!(heard.values().all(|near| own.distance <= near.distance + 1e-9));
+        }
     }
 
     #[test]

@@ -209,7 +209,8 @@ impl Client {
     }
 
     /// The client is at this position of its world from now on: it is subscribed to the groups of the
-    /// areas around, each up to the level that the world gives to that distance. Returns the group of
+    /// areas around, each up to the level that the world gives to that distance, and with the weight of an
+    /// avatar at its nearest place ([`weight_at`](crate::weight_at)). So where a budget binds, what is far slows down. Returns the group of
     /// the area here, to which to publish; nothing while no areas are known. Cheap enough for each frame.
     ///
     /// Areas are a world's whose controller divides it; see [`join`](crate::join). When they
@@ -221,6 +222,13 @@ impl Client {
             self.shared().nudge.notify_one();
         }
         group
+    }
+
+    /// Areas matter less with their distance by this from now on: by [`Falloff::METRES`](crate::Falloff::METRES)
+    /// unless it is set. It takes effect with the next [`Client::stand_at`].
+    #[cfg(feature = "join")]
+    pub fn weigh_areas_by(&self, falloff: crate::Falloff) {
+        self.shared().lock().weigh_areas_by(falloff);
     }
 
     /// The group of the area where the client stands; nothing before [`Client::stand_at`], and while no

@@ -276,7 +276,8 @@ impl PollClient {
     }
 
     /// The client is at this position of its world from now on: it is subscribed to the groups of the
-    /// areas around, each up to the level that the world gives to that distance. Returns the group of
+    /// areas around, each up to the level that the world gives to that distance, and with the weight of an
+    /// avatar at its nearest place ([`weight_at`](crate::weight_at)). So where a budget binds, what is far slows down. Returns the group of
     /// the area here, to which to publish; nothing while no areas are known. Cheap enough for each frame.
     ///
     /// Areas are a world's whose controller divides it; see [`join`](crate::join). They are followed while the client
@@ -285,6 +286,13 @@ impl PollClient {
     pub fn stand_at(&mut self, position: canopy_areas::Point) -> Option<Group> {
         // The next poll sends.
         self.member.stand_at(position).0
+    }
+
+    /// Areas matter less with their distance by this from now on: by [`Falloff::METRES`](crate::Falloff::METRES)
+    /// unless it is set. It takes effect with the next [`PollClient::stand_at`].
+    #[cfg(feature = "join")]
+    pub fn weigh_areas_by(&mut self, falloff: crate::Falloff) {
+        self.member.weigh_areas_by(falloff);
     }
 
     /// The group of the area where the client stands; nothing before [`PollClient::stand_at`], and while no

@@ -1,15 +1,20 @@
 //! Where a client is in the areas of its world, and what it tells the controller of that. It only decides: the
 //! member makes the changes, and `Following` (`keep/`) carries what is told.
 
-use crate::{Acknowledgement, Event, SubscribeError};
-use canopy_areas::{Area, Areas, Change, Follower, Point, Report};
-use canopy_wire::{Group, Time};
-use std::collections::VecDeque;
+use crate::{Acknowledgement, Event, Falloff, SubscribeError};
+use canopy_areas::{Area, Areas, Change, Follower, Near, Point, Report};
+use canopy_wire::{Group, Level, Time, Weight};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
 /// How often it is said at most where the client is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// By how many steps an area's weight must change to be asked for anew: twelve are twice or half as much. Those who are
+/// in an area are at distances that differ as much, and each who walks asks a few times a second.
+const NOTICEABLE: u8 = 12;
+/// An area is weighed as one of those who may be there, who share its weight: square metres.
+const AVATAR: f32 = 1.0;
 
 /// What a client is told by who follows the areas for it.
 #[derive(Debug)]
@@ -20,9 +25,19 @@ pub(crate) enum Alert {
     Areas(Areas),
 }
 
+/// Subscriptions to be made, new ones and those with another level or weight, and to be ended.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) subscribe: Vec<(Group, Level, Weight)>,
+    pub(crate) unsubscribe: Vec<Group>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     follower: Follower,
+    falloff: Falloff,
+    /// What was asked for last.
+    asked: BTreeMap<Group, (Level, Weight)>,
     /// Where reports go; nothing while no channel is open.
     reports: Option<Sender<Report>>,
     /// Steps whose subscriptions are not acknowledged yet, in order.
@@ -34,12 +49,36 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Areas matter less with their distance by this from now on.
+    pub(crate) fn set_falloff(&mut self, falloff: Falloff) {
+        self.falloff = falloff;
+    }
+
     /// The client is here from now on.
-    pub(crate) fn handle_position(&mut self, position: Point) -> Change {
+    pub(crate) fn handle_position(&mut self, position: Point) -> Wishes {
         let before = self.area();
         let change = self.follower.handle_position(position);
         self.has_moved |= self.area() != before;
-        change
+        self.weigh(change)
+    }
+
+    /// Adds the weights, and those areas that have noticeably another one now.
+    fn weigh(&mut self, Change { unsubscribe, .. }: Change) -> Wishes {
+        for group in &unsubscribe {
+            self.asked.remove(group);
+        }
+        let mut subscribe = Vec::new();
+        for (group, Near { level, distance }) in self.follower.hears() {
+            let weight = self.falloff.weight(*distance as f32, AVATAR);
+            let is_known = self.asked.get(group).is_some_and(|(asked, before)| {
+                asked == level && before.0.abs_diff(weight.0) < NOTICEABLE
+            });
+            if !is_known {
+                self.asked.insert(*group, (*level, weight));
+                subscribe.push((*group, *level, weight));
+            }
+        }
+        Wishes { subscribe, unsubscribe }
     }
 
     /// Reports go here from now on. What was to be confirmed over an earlier channel is told again over this one.
@@ -50,12 +89,12 @@ impl Standing {
 
     /// The areas are so from now on. Returns what the application is told, if it is another division. The change is
     /// to be made, and its acknowledgement to be handed to [`Standing::confirm_after`].
-    pub(crate) fn handle_areas(&mut self, areas: Areas) -> (Change, Option<Event>) {
+    pub(crate) fn handle_areas(&mut self, areas: Areas) -> (Wishes, Option<Event>) {
         let version = |areas: &Areas| areas.step.div_ceil(3);
         let new = version(&areas);
         let is_other = self.areas().is_none_or(|before| version(before) != new);
         let change = self.follower.handle_areas(areas);
-        (change, is_other.then_some(Event::AreasChanged { version: new }))
+        (self.weigh(change), is_other.then_some(Event::AreasChanged { version: new }))
     }
 
     /// The present step is confirmed once this has been acknowledged.

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 /// No such time brings more than its budget, and what is at once.
 const WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
-/// Datagrams that a receiver may be sent at once, beside what its budget holds: the one that it may save
-/// up, and the one that exceeds what is left. They are of one update each.
+/// Datagrams of one update each that a receiver may be sent beside what its budget holds in the shorter time: the one
+/// that it may save up.
+const SAVED_UP: u64 = 1;
+/// The same of a longer one, where another may exceed what is left.
 const AT_ONCE: u64 = 2;
 /// What comes without ticks may be saved up for so long.
 const SAVED: Duration = Duration::from_millis(25);
@@ -31,10 +33,15 @@ impl Amount {
     /// It is more than a budget holds in so long, and what is at once: of updates, one for each datagram; or, where a
     /// path may bear so little that a datagram takes it longer than many updates take the budget, what goes into those
     /// by the mean length.
-    fn is_within(self, down: Down, lasts: Duration, asks_paths: bool) -> Result<(), String> {
+    fn is_within(
+        self,
+        down: Down,
+        (lasts, at_once): (Duration, u64),
+        asks_paths: bool,
+    ) -> Result<(), String> {
         let millis = lasts.as_millis() as u64;
         let (bytes, updates) = (down.bits * millis / 8000, down.updates * millis / 1000);
-        let of_datagrams = AT_ONCE * MAX_DATAGRAM as u64;
+        let of_datagrams = at_once * MAX_DATAGRAM as u64;
         let more = self.updates.saturating_sub(updates);
         let goes_in = asks_paths && self.bytes * more <= of_datagrams * self.updates;
         let err = |sent, budget, what| {
@@ -43,7 +50,7 @@ impl Amount {
         if down.bits > 0 && self.bytes > bytes + of_datagrams {
             return err(self.bytes, bytes, "bytes");
         }
-        if down.updates > 0 && more > AT_ONCE && !goes_in {
+        if down.updates > 0 && more > at_once && !goes_in {
             return err(self.updates, updates, "updates");
         }
         Ok(())
@@ -97,7 +104,7 @@ impl Pacing {
     pub(crate) fn check_all(&self, now: Time, to: SocketAddr) -> Result<(), String> {
         let Some(sent) = self.receivers.get(&to) else { return Ok(()) };
         let lasts = now.since(sent.since) + self.saved;
-        let is_within = sent.all.is_within(sent.down, lasts, self.asks_paths);
+        let is_within = sent.all.is_within(sent.down, (lasts, AT_ONCE), self.asks_paths);
         is_within.map_err(|what| format!("{to} was sent {what}"))
     }
 
@@ -127,8 +134,9 @@ impl Pacing {
             let mut all = Amount::default();
             let within = sent.lately.iter().filter(|(at, _)| now.since(*at) < window);
             within.for_each(|(_, amount)| all.add(*amount));
-            let saved = if window == longest { self.saved } else { Duration::ZERO };
-            let is_within = all.is_within(sent.down, window + saved, self.asks_paths);
+            let (saved, at_once) =
+                if window == longest { (self.saved, AT_ONCE) } else { (Duration::ZERO, SAVED_UP) };
+            let is_within = all.is_within(sent.down, (window + saved, at_once), self.asks_paths);
             is_within.map_err(|what| format!("{to} was sent {what}"))?;
         }
         Ok(())

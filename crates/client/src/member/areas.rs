@@ -1,19 +1,23 @@
 //! A member that says where it is: its subscriptions follow the areas of its world.
 
 use super::Member;
-use crate::Acknowledgement;
-use crate::standing::Alert;
-use canopy_areas::{Areas, Change, Point};
-use canopy_wire::{Group, Time, Weight};
+use crate::standing::{Alert, Wishes};
+use crate::{Acknowledgement, Falloff};
+use canopy_areas::{Areas, Point};
+use canopy_wire::{Group, Time};
 
 impl Member {
     /// It is here from now on. Returns the group to publish to, and whether it has something to send.
     pub(crate) fn stand_at(&mut self, position: Point) -> (Option<Group>, bool) {
-        let change = self.standing.handle_position(position);
-        let is_new = !change.is_empty();
+        let wishes = self.standing.handle_position(position);
+        let is_new = !wishes.subscribe.is_empty() || !wishes.unsubscribe.is_empty();
         // Nobody waits: what is far is subscribed to before it is near.
-        drop(self.follow(change));
+        drop(self.follow(wishes));
         (self.standing.publish_to(), is_new || self.standing.due().is_some())
+    }
+
+    pub(crate) fn weigh_areas_by(&mut self, falloff: Falloff) {
+        self.standing.set_falloff(falloff);
     }
 
     pub(crate) fn group_here(&self) -> Option<Group> {
@@ -28,8 +32,8 @@ impl Member {
         match alert {
             Alert::Opened(reports) => self.standing.handle_opened(reports),
             Alert::Areas(areas) => {
-                let (change, event) = self.standing.handle_areas(areas);
-                let change = self.follow(change);
+                let (wishes, event) = self.standing.handle_areas(areas);
+                let change = self.follow(wishes);
                 self.standing.confirm_after(change);
                 if let Some(event) = event {
                     self.reports.inbox.push_event(event);
@@ -38,8 +42,9 @@ impl Member {
         }
     }
 
-    fn follow(&mut self, Change { subscribe, unsubscribe }: Change) -> Acknowledgement {
-        let new = subscribe.into_iter().map(|(group, level)| (group, Some((level, Weight::ONE))));
+    fn follow(&mut self, Wishes { subscribe, unsubscribe }: Wishes) -> Acknowledgement {
+        let new =
+            subscribe.into_iter().map(|(group, level, weight)| (group, Some((level, weight))));
         let over = unsubscribe.into_iter().map(|group| (group, None));
         self.wish(new.chain(over))
     }

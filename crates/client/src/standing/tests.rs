@@ -83,14 +83,14 @@ impl Sim {
         }
     }
 
-    fn wish(&mut self, number: usize, change: Change) -> Acknowledgement {
+    fn wish(&mut self, number: usize, wishes: Wishes) -> Acknowledgement {
         let delay = Duration::from_millis(self.chance.below(SLOWEST_MS));
         let walker = &mut self.walkers[number];
         // Changes are made in order.
         let last = walker.wishes.last().map_or(Time::ZERO, |(at, ..)| *at);
         let (at, acknowledgement) = ((self.now + delay).max(last), Acknowledgement::new());
-        let new = change.subscribe.into_iter().map(|(group, level)| (group, Some(level)));
-        let over = change.unsubscribe.into_iter().map(|group| (group, None));
+        let new = wishes.subscribe.into_iter().map(|(group, level, _)| (group, Some(level)));
+        let over = wishes.unsubscribe.into_iter().map(|group| (group, None));
         for (group, level) in new.chain(over) {
             let awaited = acknowledgement.await_one();
             let awaited = match self.sabotage {
@@ -107,8 +107,8 @@ impl Sim {
 
     fn tell(&mut self, number: usize) {
         let areas = self.guide.areas().clone();
-        let (change, _) = self.walkers[number].standing.handle_areas(areas);
-        let acknowledgement = self.wish(number, change);
+        let (wishes, _) = self.walkers[number].standing.handle_areas(areas);
+        let acknowledgement = self.wish(number, wishes);
         self.walkers[number].standing.confirm_after(acknowledgement);
     }
 
@@ -123,8 +123,8 @@ impl Sim {
             awaited.into_iter().for_each(Awaited::made);
         }
         walker.position[0] += 0.1;
-        let change = walker.standing.handle_position(walker.position);
-        drop(self.wish(number, change));
+        let wishes = walker.standing.handle_position(walker.position);
+        drop(self.wish(number, wishes));
         let ends = self.chance.below(100) == 0;
         let walker = &mut self.walkers[number];
         if walker.channel.is_none() && walker.opens_at <= now {
@@ -206,9 +206,9 @@ fn a_step_is_confirmed_once_its_subscriptions_are_acknowledged_and_then_the_plac
     let _ = standing.handle_position([10.0, 10.0]);
     let (says, mut reports) = channel(4);
     standing.handle_opened(says);
-    let (change, event) = standing.handle_areas(areas(None));
+    let (wishes, event) = standing.handle_areas(areas(None));
     assert_eq!(event, Some(Event::AreasChanged { version: 0 }));
-    let (group, acknowledgement) = (change.subscribe[0].0, Acknowledgement::new());
+    let (group, acknowledgement) = (wishes.subscribe[0].0, Acknowledgement::new());
     let awaited = acknowledgement.await_one();
     standing.confirm_after(acknowledgement);
     // It has gone on meanwhile.
@@ -246,4 +246,40 @@ fn what_a_channel_does_not_take_is_said_later_and_over_an_ended_one_nothing() {
     standing.handle_opened(says);
     assert_eq!((standing.turn(at(1000)), standing.due()), (Vec::new(), None));
     assert_eq!(reports.try_recv().ok(), None);
+}
+
+/// A world with areas of 20 m and two rings, which somebody crosses on foot.
+#[test]
+fn areas_weigh_less_the_farther_they_are_and_are_asked_for_anew_where_that_is_noticed() {
+    let division = Division::new(Ground::Grid { size: 20.0, over: OVER }, 0, 400).unwrap();
+    let rings = vec![Ring { radius: 25.0, level: 1 }, Ring { radius: 60.0, level: 0 }];
+    let mut standing = Standing::default();
+    let _ = standing.handle_areas(Areas::new(division.clone(), rings, None).unwrap());
+    let (mut holds, mut asked) = (BTreeSet::new(), 0);
+    for step in 0..1000_u32 {
+        let here = [0.5 + f64::from(step) * 0.2, 110.0];
+        let wishes = standing.handle_position(here);
+        asked += if step == 0 { 0 } else { wishes.subscribe.len() };
+        wishes.unsubscribe.iter().for_each(|group| _ = holds.remove(group));
+        holds.extend(wishes.subscribe.into_iter().map(|(group, ..)| group));
+        for (group, near) in standing.follower.hears() {
+            assert!(holds.contains(group), "{group:?} is wanted at {here:?}");
+            let (level, weight) = standing.asked[group];
+            let exact = Falloff::METRES.weight(near.distance as f32, 1.0);
+            assert_eq!(level, near.level);
+            assert!(weight.0.abs_diff(exact.0) < NOTICEABLE, "{group:?} at {here:?}");
+        }
+        assert_eq!(holds.len(), standing.follower.hears().len());
+        let own = standing.asked[&division.group_at(here)].1;
+        let most = standing.asked.values().map(|(_, weight)| weight.0).max().unwrap();
+        assert!(most < own.0 + NOTICEABLE, "nothing has noticeably more than the area here");
+    }
+    // At two metres a second these are 100 seconds.
+    assert!((100..600).contains(&asked), "{asked} changes");
+    // Whose lengths are no metres may weigh all alike.
+    standing.set_falloff(Falloff::new(0.0));
+    let _ = standing.handle_position([100.0, 110.0]);
+    let mut weights = standing.asked.values().map(|(_, weight)| *weight);
+    let first = weights.next().unwrap();
+    assert!(weights.all(|weight| weight == first));
 }

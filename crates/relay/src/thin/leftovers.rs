@@ -55,11 +55,16 @@ impl Leftovers {
         true
     }
 
-    /// The next that goes to `port`, or to anyone if that is `None`.
-    pub(crate) fn next(&mut self, now: Time, port: Option<PortIndex>) -> Option<Leftover> {
+    /// The next that goes to `port`, or to anyone if that is `None`, if it is of a length that `fits`.
+    pub(crate) fn next(
+        &mut self,
+        now: Time,
+        port: Option<PortIndex>,
+        fits: impl Fn(u16) -> bool,
+    ) -> Option<Leftover> {
         let (since, leftover) = self.waiting.front()?;
         let is_due = now.since(*since) >= PATIENCE && port.is_none_or(|port| port == leftover.port);
-        if !is_due {
+        if !is_due || !fits(leftover.len) {
             return None;
         }
         let (_, leftover) = self.waiting.pop_front()?;
@@ -137,11 +142,12 @@ mod tests {
         for (port, flow) in [(1, 5), (1, 6), (2, 5)] {
             assert!(leftovers.bring(Time::from_millis(100), leftover(port, flow)));
         }
-        assert_eq!(leftovers.next(Time::from_millis(599), None), None);
+        assert_eq!(leftovers.next(Time::from_millis(599), None, |_| true), None);
         let now = Time::from_millis(600);
-        assert_eq!(leftovers.next(now, None), Some(leftover(1, 5)));
-        assert_eq!(leftovers.next(now, Some(1)), Some(leftover(1, 6)));
-        assert_eq!(leftovers.next(now, Some(1)), None);
+        assert_eq!(leftovers.next(now, None, |len| len < 10), None, "it waits");
+        assert_eq!(leftovers.next(now, None, |len| len == 10), Some(leftover(1, 5)));
+        assert_eq!(leftovers.next(now, Some(1), |_| true), Some(leftover(1, 6)));
+        assert_eq!(leftovers.next(now, Some(1), |_| true), None);
         let mut left_out = Vec::new();
         leftovers.replace(6, |_| panic!("nothing of this flow is left"));
         leftovers.replace(5, |leftover| left_out.push(leftover.port));

@@ -168,6 +168,11 @@ impl Row {
         1.0 + self.dearness
     }
 
+    /// What may be thought to be spent of what is left: what is thought to be enough is not to turn out too little.
+    pub(crate) fn within(&self, left: i64) -> i64 {
+        (left as f32 / self.real_cost().max(1.0)) as i64
+    }
+
     /// All that waits of its pairs: the flow, the update, and the bytes that it takes.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (FlowId, LogNumber, u16)> + '_ {
         self.pairs.iter().flat_map(|pair| {
@@ -416,7 +421,7 @@ impl Row {
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
         let before = allowance.left();
-        let most = within(allowance.may_of_window(), self.dearness);
+        let most = self.within(allowance.may_of_window());
         self.urgent.serve((down, most), allowance, chosen);
         self.urgent_cost += before - allowance.left();
         if self.is_worth_a_look(now, down, allowance) {
@@ -457,7 +462,7 @@ impl Row {
     ) {
         // Nothing else goes while anything urgent waits.
         let left = if self.urgent.is_empty() { allowance.left() } else { allowance.left().min(0) };
-        let (may, saved) = (within(left, self.dearness), left >= spare(down));
+        let (may, saved) = (self.within(left), left >= spare(down));
         let (mut gone, mut is_next) = (0, false);
         if let Some(creditless) = &mut self.creditless {
             let most = if self.waiting > 0 { creditless.part_of(may).min(may) } else { may };
@@ -607,11 +612,6 @@ impl Row {
         chosen.extend(self.pairs.iter().flat_map(Pair::all));
         *self = Row { urgent, dearness: self.dearness, ..Row::default() };
     }
-}
-
-/// What may be thought to be spent of what is left: what is thought to be enough is not to turn out too little.
-fn within(left: i64, dearness: f32) -> i64 {
-    (left as f32 / (1.0 + dearness.max(0.0))) as i64
 }
 
 fn millis(now: Time) -> u32 {

@@ -233,9 +233,15 @@ impl Thinning {
         (*port, _) = (NONE, numbers.clear());
         let entry = rows.get_mut(row);
         let (mut only, mut estimate) = (None, 0);
+        // As what is urgent: the last may owe what is left, but goes beyond no window.
+        let window = entry.allowance.left_of_window();
+        let (most, may_resort) = (entry.row.within(window), window >= spare(down));
         while !entry.leftovers.is_empty()
             && (entry.allowance.left() > 0 || !down.is_limited())
-            && let Some(leftover) = entry.leftovers.next(now, only)
+            && let Some(leftover) = entry.leftovers.next(now, only, |len| {
+                let whole = estimate + down.cost(len.into(), 1);
+                !down.is_limited() || whole <= most || estimate == 0 && may_resort
+            })
         {
             only = Some(leftover.port);
             let Some(number) = log.take_back(leftover.update, pending) else {
