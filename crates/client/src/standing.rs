@@ -11,7 +11,8 @@ use tokio::sync::mpsc::Sender;
 /// How often it is said at most where the client is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// By how many steps an area's weight must change to be asked for anew: twelve are twice or half as much. Those who are
-/// in an area are at distances that differ as much, and each who walks asks a few times a second.
+/// in an area are at distances that differ as much, and each who walks asks a few times a second. Weights are multiples
+/// of it, so that those who stand near each other ask for the same, and share what is sent.
 const NOTICEABLE: u8 = 12;
 /// An area is weighed as one of those who may be there, who share its weight: square metres.
 const AVATAR: f32 = 1.0;
@@ -74,8 +75,10 @@ impl Standing {
                 asked == level && before.0.abs_diff(weight.0) < NOTICEABLE
             });
             if !is_known {
-                self.asked.insert(*group, (*level, weight));
-                subscribe.push((*group, *level, weight));
+                let asks =
+                    Weight(weight.0.saturating_add(NOTICEABLE / 2) / NOTICEABLE * NOTICEABLE);
+                self.asked.insert(*group, (*level, asks));
+                subscribe.push((*group, *level, asks));
             }
         }
         Wishes { subscribe, unsubscribe }

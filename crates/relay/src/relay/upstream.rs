@@ -298,7 +298,9 @@ impl Relay {
         while !left.is_empty() {
             let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
             asked.sequence = asked.sequence.wrapping_add(1);
-            let Some(room) = self.replies.room() else { return };
+            let Some(room) = self.replies.room() else {
+                return self.counters.drop(DropReason::RepliesFull);
+            };
             let Ok(mut writer) = SubscribeWriter::new(room, asked.sequence, most) else { return };
             while writer.has_room()
                 && let Some((group, rest)) = left.split_first()

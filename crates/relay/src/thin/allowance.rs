@@ -170,7 +170,7 @@ impl Allowance {
         (self.held, self.held_of_window) = (held, of_window);
     }
 
-    /// What is left of the window and may be spent, in nanoseconds. More than that never is, whoever owes it.
+    /// What is left of the window and may be spent, in nanoseconds. Not even what may owe exceeds it.
     pub(crate) fn may_of_window(&self) -> i64 {
         self.left_of_window() - self.held_of_window
     }

@@ -110,7 +110,7 @@ impl Branch {
 pub(crate) struct Room {
     /// Now.
     pub(crate) now: i64,
-    /// In any case, whoever owes it.
+    /// At most, also of what may owe.
     pub(crate) of_window: i64,
 }
 

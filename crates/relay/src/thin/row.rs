@@ -173,6 +173,11 @@ impl Row {
         (left as f32 / self.real_cost().max(1.0)) as i64
     }
 
+    /// What else is to be left for what is thought to cost so much.
+    pub(crate) fn margin(&self, cost: i64) -> i64 {
+        (cost as f32 * (self.real_cost() - 1.0).max(0.0)) as i64
+    }
+
     /// All that waits of its pairs: the flow, the update, and the bytes that it takes.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (FlowId, LogNumber, u16)> + '_ {
         self.pairs.iter().flat_map(|pair| {
@@ -420,15 +425,19 @@ impl Row {
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
-        let before = allowance.left();
+        let (before, may) = (allowance.left(), self.within(allowance.left()));
         let most = self.within(allowance.may_of_window());
         self.urgent.serve((down, most), allowance, chosen);
-        self.urgent_cost += before - allowance.left();
+        let of_urgent = before - allowance.left();
+        self.urgent_cost += of_urgent;
         if self.is_worth_a_look(now, down, allowance) {
             if now.since(self.solved) >= SOLVE_EVERY {
                 self.solve(now, (down, fairness));
             }
-            self.serve_both(now, (down, fairness), allowance, chosen);
+            // Nothing else goes while anything urgent waits.
+            let may = if self.urgent.is_empty() { may - of_urgent } else { 0 };
+            let saved = may > 0 && of_urgent == 0 && allowance.left() >= spare(down);
+            self.serve_both(now, (down, fairness), (allowance, may, saved), chosen);
         }
         before - allowance.left()
     }
@@ -451,18 +460,16 @@ impl Row {
                 || self.left_due >= datagram && allowance.left() >= datagram)
     }
 
-    /// What goes without a credit goes first, for its flows cannot make up for what they miss. Where pairs wait too, it
-    /// has its part, and what these leave.
+    /// For `may` nanoseconds. What goes without a credit goes first, for its flows cannot make up for what they miss.
+    /// Where pairs wait too, it has its part, and what these leave. Where a datagram's worth is `saved`, something that is
+    /// thought to cost more than may be spent goes alone.
     fn serve_both(
         &mut self,
         now: Time,
         (down, fairness): (Down, Fairness),
-        allowance: &mut Allowance,
+        (allowance, may, saved): (&mut Allowance, i64, bool),
         chosen: &mut Vec<LogNumber>,
     ) {
-        // Nothing else goes while anything urgent waits.
-        let left = if self.urgent.is_empty() { allowance.left() } else { allowance.left().min(0) };
-        let (may, saved) = (self.within(left), left >= spare(down));
         let (mut gone, mut is_next) = (0, false);
         if let Some(creditless) = &mut self.creditless {
             let most = if self.waiting > 0 { creditless.part_of(may).min(may) } else { may };
@@ -605,12 +612,13 @@ impl Row {
     /// Takes all that waits into `chosen`: the receiver is limited no more.
     pub(crate) fn empty(&mut self, chosen: &mut Vec<LogNumber>) {
         self.urgent.empty(chosen);
-        let urgent = core::mem::take(&mut self.urgent);
+        let (urgent, overdue) =
+            (core::mem::take(&mut self.urgent), core::mem::take(&mut self.overdue));
         if let Some(creditless) = &mut self.creditless {
             chosen.extend(creditless.drain());
         }
         chosen.extend(self.pairs.iter().flat_map(Pair::all));
-        *self = Row { urgent, dearness: self.dearness, ..Row::default() };
+        *self = Row { urgent, overdue, dearness: self.dearness, ..Row::default() };
     }
 }
 

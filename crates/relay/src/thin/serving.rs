@@ -118,7 +118,7 @@ impl Thinning {
         self.died.clear();
         entry.row.expire_urgent(now, |update| self.died.push(update));
         let (of_leftovers, lost_by) = self.choose_leftovers(now, row, pending);
-        let estimate = of_leftovers + self.choose((now, fairness), row, down);
+        let estimate = of_leftovers + self.choose((now, fairness), row, (down, of_leftovers));
         let entry = self.rows.get_mut(row);
         let closed = before - entry.row.pairs();
         entry.row.take_overdue(&mut self.overdue);
@@ -139,8 +139,14 @@ impl Thinning {
         Serving { estimate, replaced, too_late }
     }
 
-    /// Chooses what goes to all members of a row. Returns how much of the allowance that is thought to take.
-    fn choose(&mut self, (now, fairness): (Time, Fairness), row: RowIndex, down: Down) -> i64 {
+    /// Chooses what goes to all members of a row, after so much of single members'. Returns how much of the allowance
+    /// that is thought to take.
+    fn choose(
+        &mut self,
+        (now, fairness): (Time, Fairness),
+        row: RowIndex,
+        (down, of_leftovers): (Down, i64),
+    ) -> i64 {
         let entry = self.rows.get_mut(row);
         if !down.is_limited() {
             entry.row.empty(&mut self.chosen);
@@ -158,12 +164,12 @@ impl Thinning {
             Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
             _ => None,
         };
-        if let Some(room) = room {
-            let beyond =
-                |left: i64, room: i64| left.saturating_sub(room).clamp(0, MOST_COST as i64);
-            let of_window = beyond(allowance.left_of_window(), room.of_window);
-            allowance.hold(beyond(allowance.left(), room.now), of_window);
-        }
+        let room = room.unwrap_or(Room { now: i64::MAX, of_window: i64::MAX });
+        let margin = entry.row.margin(of_leftovers);
+        let beyond =
+            |left: i64, room: i64| margin + left.saturating_sub(room).clamp(0, MOST_COST as i64);
+        let of_window = beyond(allowance.left_of_window(), room.of_window);
+        allowance.hold(beyond(allowance.left(), room.now), of_window);
         let estimate = entry.row.serve(now, (down, fairness), allowance, &mut self.chosen);
         allowance.hold(0, 0);
         estimate
@@ -233,10 +239,11 @@ impl Thinning {
         (*port, _) = (NONE, numbers.clear());
         let entry = rows.get_mut(row);
         let (mut only, mut estimate) = (None, 0);
-        // As what is urgent: the last may owe what is left, but goes beyond no window.
+        // The last may owe what is lacking, but goes beyond no window; and nothing goes before what is urgent.
         let window = entry.allowance.left_of_window();
         let (most, may_resort) = (entry.row.within(window), window >= spare(down));
         while !entry.leftovers.is_empty()
+            && !entry.row.has_urgent()
             && (entry.allowance.left() > 0 || !down.is_limited())
             && let Some(leftover) = entry.leftovers.next(now, only, |len| {
                 let whole = estimate + down.cost(len.into(), 1);

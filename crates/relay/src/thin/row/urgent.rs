@@ -68,8 +68,8 @@ impl Urgent {
     }
 
     /// Takes what goes, as long as anything is left of the allowance, into `chosen`. The last may take more than that,
-    /// but not more than is left of the window, of which `most` is thought to be enough: where that is less than it
-    /// takes, it goes alone when there is a datagram's worth.
+    /// but not more than is left of the window, of which `most` is thought to be enough: where that is less than one of
+    /// them takes, it goes when there is a datagram's worth, and no other with it.
     pub(super) fn serve(
         &mut self,
         (down, most): (Down, i64),
