@@ -392,6 +392,34 @@ fn control_packets_pass_a_flood() {
     }
 }
 
+/// Another comtree fills the link with what is short, and there is never much left: what is important, and as long as a
+/// datagram, passes all the same, and no 100 ms bring more than the link bears.
+#[test]
+fn what_is_important_passes_a_link_that_another_comtree_fills() {
+    for mode in MODES {
+        for bits in [48_000, 64_000, 200_000] {
+            let (mut pair, capacity) = (Relays::pair(mode), Down { bits, updates: 0 });
+            pair.shape(capacity);
+            pair.crowd(OTHER_COMTREE, 20, 1_000_000.0, 60);
+            let [publisher, viewer] = [0, 1].map(|thread| pair.join(thread, COMTREE));
+            let session = &mut pair.world.participants[viewer].session;
+            session.subscribe_with(Group::new(1), Level(0), Weight::IMPORTANT);
+            let from = pair.pass(3 * SECOND);
+            for len in [1_000, 20, 600, 1_000, 1_000] {
+                let mut payload = vec![0; len];
+                payload[..8].copy_from_slice(&pair.world.now.as_nanos().to_be_bytes());
+                pair.world.publish(publisher, 1, 0, Flags::default(), &payload);
+                pair.pass(SECOND);
+            }
+            let ages: Vec<_> = pair.got[viewer].iter().map(|got| got.age).collect();
+            assert_eq!(ages.len(), 5, "{mode:?} {bits}: {ages:?}");
+            assert!(ages.iter().all(|age| *age <= 500 * MILLI), "{mode:?} {bits}: {ages:?}");
+            let excess = pair.excess(from, capacity);
+            assert!(excess <= SAFE_DATAGRAM as f64, "{mode:?} {bits}: {excess} bytes");
+        }
+    }
+}
+
 /// Somebody wants 1,000 groups at once, which take the link a second: it is asked by and by.
 #[test]
 fn what_is_asked_over_a_link_does_not_silence_the_updates_of_others() {
