@@ -425,7 +425,7 @@ impl Row {
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) -> i64 {
-        let (before, may) = (allowance.left(), self.within(allowance.left()));
+        let before = allowance.left();
         let most = self.within(allowance.may_of_window());
         self.urgent.serve((down, most), allowance, chosen);
         let of_urgent = before - allowance.left();
@@ -435,9 +435,9 @@ impl Row {
                 self.solve(now, (down, fairness));
             }
             // Nothing else goes while anything urgent waits.
-            let may = if self.urgent.is_empty() { may - of_urgent } else { 0 };
-            let saved = may > 0 && of_urgent == 0 && allowance.left() >= spare(down);
-            self.serve_both(now, (down, fairness), (allowance, may, saved), chosen);
+            let left = allowance.left() - self.margin(of_urgent);
+            let left = if self.urgent.is_empty() { left } else { left.min(0) };
+            self.serve_both(now, (down, fairness), (allowance, left), chosen);
         }
         before - allowance.left()
     }
@@ -460,16 +460,16 @@ impl Row {
                 || self.left_due >= datagram && allowance.left() >= datagram)
     }
 
-    /// For `may` nanoseconds. What goes without a credit goes first, for its flows cannot make up for what they miss.
-    /// Where pairs wait too, it has its part, and what these leave. Where a datagram's worth is `saved`, something that is
-    /// thought to cost more than may be spent goes alone.
+    /// For what is `left`. What goes without a credit goes first, for its flows cannot make up for what they miss.
+    /// Where pairs wait too, it has its part, and what these leave.
     fn serve_both(
         &mut self,
         now: Time,
         (down, fairness): (Down, Fairness),
-        (allowance, may, saved): (&mut Allowance, i64, bool),
+        (allowance, left): (&mut Allowance, i64),
         chosen: &mut Vec<LogNumber>,
     ) {
+        let (may, saved) = (self.within(left), left >= spare(down));
         let (mut gone, mut is_next) = (0, false);
         if let Some(creditless) = &mut self.creditless {
             let most = if self.waiting > 0 { creditless.part_of(may).min(may) } else { may };

@@ -122,7 +122,9 @@ impl Thinning {
         let entry = self.rows.get_mut(row);
         let closed = before - entry.row.pairs();
         entry.row.take_overdue(&mut self.overdue);
-        if entry.row.take_left_out() || entry.is_waiting() || !self.overdue.is_empty() {
+        // Where there is no limit any more, nothing was to wait.
+        let is_bound = !self.overdue.is_empty() && down.is_limited();
+        if entry.row.take_left_out() || entry.is_waiting() || is_bound {
             entry.bound_at = now;
         }
         let urgent = entry.row.take_urgent_chosen();
