@@ -277,8 +277,9 @@ impl PollClient {
 
     /// The client is at this position of its world from now on: it is subscribed to the groups of the
     /// areas around, each up to the level that the world gives to that distance, and with the weight of an
-    /// avatar at its nearest place ([`weight_at`](crate::weight_at)). So where a budget binds, what is far slows down. Returns the group of
-    /// the area here, to which to publish; nothing while no areas are known. Cheap enough for each frame.
+    /// avatar at its nearest place ([`weight_at`](crate::weight_at)). So where a budget does not hold all,
+    /// what is far slows down. Returns the group of the area here, to which to publish; nothing while no
+    /// areas are known. Cheap enough for each frame.
     ///
     /// Areas are a world's whose controller divides it; see [`join`](crate::join). They are followed while the client
     /// is polled. When they change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.

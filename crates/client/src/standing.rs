@@ -10,9 +10,9 @@ use tokio::sync::mpsc::Sender;
 
 /// How often it is said at most where the client is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-/// By how many steps an area's weight must change to be asked for anew: twelve are twice or half as much. Those who are
-/// in an area are at distances that differ as much, and each who walks asks a few times a second. Weights are multiples
-/// of it, so that those who stand near each other ask for the same, and share what is sent.
+/// By how many steps an area's weight must change to be asked for anew: twelve are twice or half as much. Nobody is told
+/// apart within an area, so finer steps would say little, and who walks asks a few times a second as it is. Weights are
+/// multiples of it, so that clients near each other mostly ask for the same, and share what is sent.
 const NOTICEABLE: u8 = 12;
 /// An area is weighed as one of those who may be there, who share its weight: square metres.
 const AVATAR: f32 = 1.0;
