@@ -142,3 +142,30 @@ impl Pacing {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_relay::Budgets;
+
+    /// What is said of the first datagram that exceeds a budget of ten updates a second, where one of one update goes
+    /// each `gap` for three seconds.
+    fn each(gap: Duration) -> Result<(), String> {
+        let mut pacing = Pacing::new(Mode::Immediate, false);
+        let to = "10.0.0.2:20001".parse().unwrap();
+        let budget = Budget { down_packets: 10, ..Budgets::default().member };
+        pacing.limit(Time::ZERO, to, &budget);
+        let gaps = 3_000_000_000 / gap.as_nanos() as u32;
+        let mut sends =
+            |at| pacing.sends(Time::ZERO + gap * at, to, Amount { bytes: 100, updates: 1 });
+        (0..gaps).try_for_each(&mut sends)
+    }
+
+    #[test]
+    fn what_exceeds_a_budget_is_found_over_either_window() {
+        assert_eq!(each(Duration::from_millis(100)), Ok(()));
+        // Two in 100 ms are one and what was saved up; fifteen in a second are more than ten and two.
+        assert!(each(Duration::from_millis(70)).unwrap_err().contains("updates in 1."));
+        assert!(each(Duration::from_millis(40)).unwrap_err().contains("updates in 100ms"));
+    }
+}

@@ -211,8 +211,7 @@ fn a_relay_that_starves_a_flow_is_caught() {
 fn a_relay_that_sends_more_updates_than_a_budget_holds_is_caught() {
     let config = |seed| SimConfig { sabotage: Some(Sabotage::TwiceAsMany), ..quick(seed) };
     let findings: Vec<_> = (0..4).flat_map(|seed| run(&config(seed)).findings).collect();
-    let is_found = |window: &str| findings.iter().any(|what| what.contains(window));
-    assert!(is_found("updates in 100ms") && is_found("updates in 1."), "{findings:#?}");
+    assert!(findings.iter().any(|what| what.contains("updates in 100ms")), "{findings:#?}");
 }
 
 /// On both sides, in bad weather too, and where somebody moves.
