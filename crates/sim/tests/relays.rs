@@ -103,10 +103,11 @@ fn seeds_with_all_that_limits_and_important_updates_pass() {
 }
 
 /// In the first, what is important took a link beyond what may leave in 100 ms, by a byte. In the second, a link that
-/// bore everything again lacked an update.
+/// bore everything again lacked an update. In the others, what somebody had been sent was forgotten as it came to share
+/// the allowance of others who had been silent.
 #[test]
 fn seeds_with_limits_as_drawn_pass() {
-    for seed in [1_903_257, 2_400_566] {
+    for seed in [1_903_257, 2_400_566, 13_000_666, 13_002_335] {
         let (important, levels_first) = (None, None);
         passes(&OverlayConfig { important, levels_first, ..limited_by_all(3, seed) });
     }

@@ -88,15 +88,15 @@ impl Allowance {
     /// costs what such a send brings, there is room for one send too many in [`WINDOW`], so it counts as long as that.
     #[inline]
     pub(crate) fn advance(&mut self, now: Time, every: Duration, spare: i64, window: Duration) {
-        let passed = now.since(self.at).as_nanos().min(u128::from(MOST_COST)) as i64;
-        (self.at, self.spare) = (now, spare);
-        let (full, most) = (self.left + passed, every.as_nanos() as i64 + spare);
+        self.let_pass(now);
+        self.spare = spare;
+        let (full, most) = (self.left, every.as_nanos() as i64 + spare);
         self.left = full.min(most);
         self.lost += full - self.left;
         let window = if spare >= every.as_nanos() as i64 { WINDOW } else { window };
         let (now, window) = (micros(now), window.as_micros() as u32);
         for (at, cost) in &mut self.spent {
-            if now.wrapping_sub(*at) >= window || passed >= WINDOW.as_nanos() as i64 {
+            if now.wrapping_sub(*at) >= window {
                 *cost = 0.0;
             }
         }
@@ -107,10 +107,22 @@ impl Allowance {
     pub(crate) fn share_with(&mut self, newcomer: &Allowance) {
         // Either may have been looked at last.
         let now = self.at.max(newcomer.at);
-        let passed = |since: Time| now.since(since).as_nanos().min(u128::from(MOST_COST)) as i64;
-        let more = self.left + passed(self.at) - (newcomer.left + passed(newcomer.at));
-        self.left -= more.max(0);
-        self.spend_as_both(micros(now), newcomer);
+        let mut newcomer = *newcomer;
+        newcomer.let_pass(now);
+        self.let_pass(now);
+        self.left = self.left.min(newcomer.left);
+        self.spend_as_both(micros(now), &newcomer);
+    }
+
+    /// Takes note of the time, but not yet of how much may be saved up.
+    #[inline]
+    fn let_pass(&mut self, now: Time) {
+        let passed = now.since(self.at).as_nanos().min(u128::from(MOST_COST)) as i64;
+        self.at = now;
+        self.left += passed;
+        if passed >= WINDOW.as_nanos() as i64 {
+            self.spent.iter_mut().for_each(|(_, cost)| *cost = 0.0);
+        }
     }
 
     /// In any time up to now, as much counts as spent as the one of both has spent that has spent more in it. So none
@@ -264,7 +276,7 @@ mod tests {
     }
 
     /// Two have each spent something at times of their own when the one comes to share the other's allowance, which was
-    /// looked at before or since. From then on it is spent as soon as it is there.
+    /// looked at before or since, or a while ago. From then on it is spent as soon as it is there.
     #[test]
     fn two_that_come_to_share_an_allowance_are_both_sent_no_more_than_they_may() {
         let (down, every) = (Down { bits: 0, updates: 100 }, Duration::from_millis(25));
@@ -277,7 +289,7 @@ mod tests {
         for _ in 0..2_000 {
             let [newcomer, mut row] = [(); 2].map(|()| {
                 let (mut allowance, mut sent) = (Allowance::default(), Vec::new());
-                let (tries, end) = (below(10), 1_000 - below(20));
+                let (tries, end) = (below(10), 1_000 - below(20) * (1 + below(2) * below(20)));
                 for millis in end - 200..=end {
                     allowance.advance(Time::from_millis(millis), every, spare(down), WINDOW);
                     while below(10) < tries && allowance.left() >= update {
