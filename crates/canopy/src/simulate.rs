@@ -3,8 +3,10 @@
 mod scale;
 mod topology;
 
+use crate::operate::word;
 use crate::output::{print_line, print_note};
 use anyhow::ensure;
+use canopy_api::CoreRule;
 use canopy_sim::{
     FLOODED_BELOW, MAX_RELAYS, OverlayConfig, OverlayReport, Report, SHAPED_SECONDS, SimConfig,
 };
@@ -75,6 +77,10 @@ struct WorldArgs {
     /// given
     #[arg(long, value_name = "BOOL", requires = "topology")]
     operator: Option<bool>,
+    /// With --topology: which relays of worlds are their cores: 'center', 'center-and-neighbours', 'all' or 'mesh'; the
+    /// center if not given
+    #[arg(long, value_name = "RULE", requires = "topology", value_parser = word::<CoreRule>)]
+    core: Option<CoreRule>,
     /// With --topology: whether everybody sends as much as its limits let through, over links that get full; what they
     /// send and how many they are is drawn from the seed. Then nothing fails or moves, 15 seconds are simulated if
     /// nothing else is asked for, and it is judged that nothing which was let in is dropped or late, and that no link

@@ -1,6 +1,7 @@
 //! Graphs on which a real controller and its relays must do right, and faults that must be seen: a
 //! model that cannot fail proves nothing.
 
+use canopy_control::Core;
 use canopy_plan::Network;
 use canopy_sim::{TopologyConfig, TopologyReport, TopologySabotage, run_topology};
 use std::fmt::Write;
@@ -128,6 +129,46 @@ fn whoever_can_be_joined_is_while_others_are_cut_off() {
 
 /// How many seeds of that.
 const WHEELS: u64 = 12;
+
+/// Five relays that all have links with each other, and five around them that have links with two of those.
+fn meshed() -> Network {
+    let mut text = "graph [\n".to_owned();
+    for id in 0..10 {
+        let _ = writeln!(
+            text,
+            "node [ id {id} label \"n{id}\" Latitude {} Longitude {id} ]",
+            40 + id % 5
+        );
+    }
+    let mut edge = |one: usize, other: usize| {
+        let _ = writeln!(text, "edge [ source {one} target {other} ]");
+    };
+    for one in 0..5 {
+        (one + 1..5).for_each(|other| edge(one, other));
+        edge(5 + one, one);
+        edge(5 + one, (one + 1) % 5);
+    }
+    text.push_str("]\n");
+    Network::from_gml(&text).unwrap()
+}
+
+/// Links and relays of the core fail, too, and it is a mesh again afterwards.
+#[test]
+fn worlds_with_meshed_cores_pass() {
+    let (mut largest, mut expected, mut moves) = (0, 0, 0);
+    for seed in 1..=10 {
+        let mut config = TopologyConfig::new("meshed.gml", seed);
+        (config.participants, config.core) = (Some(18), Core::Mesh);
+        let report = run_topology(&meshed(), &config).unwrap();
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.meshed > 0 && report.replay.contains(" --core mesh"), "{report:?}");
+        largest = largest.max(report.meshed);
+        expected += report.deliveries_expected;
+        moves += report.worlds_moved + report.drained;
+    }
+    assert!(largest >= 6, "four relays in a core: {largest}");
+    assert!(expected > 5_000 && moves > 5, "{expected} expected, {moves} moves and drains");
+}
 
 /// Graphs of the Internet Topology Zoo, where they are there; and seeds. Interoute has 110 nodes, Ntt is in 16 parts.
 const ZOO: [(&str, u64); 5] =

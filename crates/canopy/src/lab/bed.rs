@@ -99,7 +99,7 @@ impl Bed {
         let attach = |name: &str, number| attach(&network, name, number, megabits);
         let hosts = (1..=relays).map(|number| attach(&cable(number), number));
         let hosts = hosts.collect::<anyhow::Result<Vec<_>>>()?;
-        let servers = (0..servers).map(|of| attach(&format!("s{of}"), FIRST_SERVER + of));
+        let servers = (0..servers).map(|of| attach(&server_cable(of), FIRST_SERVER + of));
         let servers = servers.collect::<anyhow::Result<Vec<_>>>()?;
         let (seat, crowd) = (attach("controller", CONTROLLER)?, attach("crowd", CROWD)?);
         let folder = tempfile::Builder::new().prefix("canopy-faults-").tempdir()?;
@@ -207,8 +207,17 @@ impl Bed {
 
     /// Pulls the cable of a relay's host, or plugs it in again. Nobody is told, and the host answers nothing.
     pub(super) fn unplug(&self, relay: usize, is_unplugged: bool) -> anyhow::Result<()> {
+        self.unplug_cable(&cable(relay as u8 + 1), is_unplugged)
+    }
+
+    /// The same of a server's host.
+    pub(super) fn unplug_server(&self, server: usize, is_unplugged: bool) -> anyhow::Result<()> {
+        self.unplug_cable(&server_cable(server as u8), is_unplugged)
+    }
+
+    fn unplug_cable(&self, cable: &str, is_unplugged: bool) -> anyhow::Result<()> {
         let state = if is_unplugged { "down" } else { "up" };
-        Ok(self.network.ip(&format!("link set {} {state}", cable(relay as u8 + 1)))?)
+        Ok(self.network.ip(&format!("link set {cable} {state}"))?)
     }
 
     /// Begins to move the world to another root, without loss.
@@ -304,6 +313,11 @@ pub(super) fn ip(number: u8) -> String {
 /// The bridge's end of a relay's cable.
 fn cable(number: u8) -> String {
     format!("r{number}")
+}
+
+/// The same of a server's, which are counted from 0.
+fn server_cable(number: u8) -> String {
+    format!("s{number}")
 }
 
 fn hardware(number: u8) -> String {

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Starts a controller and relays on hosts of their own, which are network namespaces, and walks a crowd
 /// through them. One after the other, and by the seed, a relay is killed, a link of the world's tree is
-/// cut, the controller is killed, and the cable of a relay's host is pulled; each is made good after a
-/// while. An oracle says what is missing, and what came twice. The exit status is 1 unless traffic is there
-/// again within a second, for those whose relay was killed or has vanished within two, nothing is missing
-/// otherwise, and nothing came twice. Needs root, `ip` and `tc`.
+/// cut, the controller is killed, and the cable of a relay's host and that of a server's are pulled; each is
+/// made good after a while. An oracle says what is missing, and what came twice. The exit status is 1 unless
+/// traffic is there again within a second, for those whose relay was killed or has vanished within two, for
+/// those on the server within two of its return, nothing is missing otherwise, and nothing came twice. Needs
+/// root, `ip` and `tc`.
 #[derive(Args)]
 pub(super) struct FaultsCommand {
     /// How many relays
@@ -78,9 +79,11 @@ const BETWEEN: Duration = Duration::from_secs(3);
 const OF_A_FAULT: f64 = 14.0;
 /// What was on its way when something failed was published at most so long before, milliseconds.
 const ON_ITS_WAY_MS: u64 = 200;
-/// Traffic is there again after so long at most, milliseconds; for those whose relay failed, the
+/// Traffic is there again after so long at most, milliseconds; for those whose relay or server failed, the
 /// second.
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
+/// Kinds of faults take turns. Their number is odd, so each meets moves and drains in turn.
+const KINDS: u16 = 5;
 /// How finely missing updates are told of, milliseconds.
 const STEP_MS: u64 = 100;
 /// Area for each generated walker, square metres.
@@ -94,6 +97,18 @@ enum Fault {
     Controller,
     /// Its host answers nothing any more.
     Vanished(usize),
+    /// The same of a server, with all the walkers on it.
+    ServerVanished(usize),
+}
+
+/// What has failed.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    fault: Fault,
+    /// When, milliseconds after the trace's zero.
+    at_ms: u64,
+    /// For so long nobody could have reached who is hit.
+    unreachable_ms: u64,
 }
 
 /// What is under way when something fails.
@@ -114,12 +129,14 @@ struct Row {
     at_ms: u64,
     /// Walkers that lost their session.
     members: usize,
-    /// The longest time that one of them was without, milliseconds.
+    /// The longest time that one of them was without, milliseconds; of those on a server that vanished, from when it
+    /// is there again.
     outage_ms: u64,
     /// How long after the fault the last update was published that is missing between others, to a tenth
     /// of a second.
     others_ms: u64,
-    /// The same, where one of the two was at the relay that failed.
+    /// The same, where one of the two was at the relay, or on the server, that failed; there from when it is there
+    /// again.
     members_ms: u64,
     /// Pairs of walkers of which one misses something of the other, counted once in a tenth of a second.
     gaps: usize,
@@ -147,6 +164,7 @@ impl Fault {
             Fault::Link(_) => "link cut",
             Fault::Controller => "controller killed",
             Fault::Vanished(_) => "relay vanished",
+            Fault::ServerVanished(_) => "server vanished",
         }
     }
 
@@ -155,12 +173,13 @@ impl Fault {
             Fault::Relay(relay) | Fault::Vanished(relay) => name(relay),
             Fault::Link([one, other]) => format!("{} – {}", name(one), name(other)),
             Fault::Controller => String::new(),
+            Fault::ServerVanished(server) => format!("server-{}", server + 1),
         }
     }
 
     /// The fault number so-and-so of a seed: kinds take turns.
-    fn of(seed: u64, number: u16, bed: &Bed, relays: u8) -> anyhow::Result<Fault> {
-        Ok(match number % 4 {
+    fn of(seed: u64, number: u16, bed: &Bed, (relays, servers): (u8, u8)) -> anyhow::Result<Fault> {
+        Ok(match number % KINDS {
             0 => Fault::Relay(chance(seed, number, relays.into())),
             1 => {
                 let tree = bed.tree()?;
@@ -168,6 +187,7 @@ impl Fault {
                 Fault::Link(*tree.get(place).context("the world has no tree")?)
             }
             2 => Fault::Controller,
+            4 => Fault::ServerVanished(chance(seed, number, servers.into())),
             // One that was killed has lost its members to others.
             _ => {
                 let serving = bed.serving()?;
@@ -183,6 +203,7 @@ impl Fault {
             Fault::Link(ends) => bed.cut(ends, true)?,
             Fault::Controller => bed.kill_controller(),
             Fault::Vanished(relay) => bed.unplug(relay, true)?,
+            Fault::ServerVanished(server) => bed.unplug_server(server, true)?,
         }
         Ok(())
     }
@@ -193,6 +214,7 @@ impl Fault {
             Fault::Link(ends) => bed.cut(ends, false),
             Fault::Controller => bed.start_controller(),
             Fault::Vanished(relay) => bed.unplug(relay, false),
+            Fault::ServerVanished(server) => bed.unplug_server(server, false),
         }
     }
 }
@@ -201,11 +223,7 @@ impl Under {
     /// What is begun before the fault number so-and-so of a seed: each kind of fault meets both in turn.
     fn of(seed: u64, number: u16, relays: u8) -> Under {
         let relay = chance(!seed, number, relays.into());
-        if (number + number / 4).is_multiple_of(2) {
-            Under::Move(relay)
-        } else {
-            Under::Drain(relay)
-        }
+        if number.is_multiple_of(2) { Under::Move(relay) } else { Under::Drain(relay) }
     }
 
     fn in_words(self) -> String {
@@ -251,7 +269,8 @@ impl FaultsCommand {
         };
         let stop = stop_on_interrupt()?;
         let (faults, report) = self.walk_through(&mut bed, &config, &trace, &stop)?;
-        let (rows, before) = rows(&faults, &report);
+        let on_server = |walker, server| walker as usize % usize::from(self.servers) == server;
+        let (rows, before) = rows(&faults, &report, on_server);
         if let Some(folder) = &self.out {
             chart::write(folder, "faults", &rows, &picture(&rows, &report))?;
         }
@@ -296,7 +315,7 @@ impl FaultsCommand {
         config: &CrowdConfig,
         trace: &Trace,
         stop: &AtomicBool,
-    ) -> anyhow::Result<(Vec<(Fault, u64)>, Report)> {
+    ) -> anyhow::Result<(Vec<Failed>, Report)> {
         let crowd = bed.crowd();
         let began = Instant::now();
         std::thread::scope(|scope| {
@@ -306,8 +325,9 @@ impl FaultsCommand {
             stop.store(true, Ordering::Relaxed);
             let report = walking.join().ok().context("the crowd was lost")???;
             let zero = report.zero.as_millis() as u64;
-            let failed = failed?.into_iter().map(|(fault, at)| (fault, at.saturating_sub(zero)));
-            Ok((failed.collect(), report))
+            let mut failed = failed?;
+            failed.iter_mut().for_each(|one| one.at_ms = one.at_ms.saturating_sub(zero));
+            Ok((failed, report))
         })
     }
 
@@ -318,11 +338,11 @@ impl FaultsCommand {
         bed: &mut Bed,
         began: Instant,
         has_ended: &dyn Fn() -> bool,
-    ) -> anyhow::Result<Vec<(Fault, u64)>> {
+    ) -> anyhow::Result<Vec<Failed>> {
         let mut faults = Vec::new();
         std::thread::sleep(BEFORE);
         for number in 0..self.faults {
-            let fault = Fault::of(self.seed, number, bed, self.relays)?;
+            let fault = Fault::of(self.seed, number, bed, (self.relays, self.servers))?;
             if has_ended() {
                 print_note("the crowd has gone before all faults; give a longer trace");
                 break;
@@ -335,10 +355,14 @@ impl FaultsCommand {
                 std::thread::sleep(A_MOVE * part / OVERLAPS as u32);
             }
             print_note(format_args!("{} {}", fault.kind(), fault.what()));
-            faults.push((fault, began.elapsed().as_millis() as u64));
+            let at = began.elapsed();
             fault.happen(bed)?;
             std::thread::sleep(DOWN);
             fault.end(bed)?;
+            let is_of_server = matches!(fault, Fault::ServerVanished(_));
+            let unreachable = if is_of_server { began.elapsed() - at } else { Duration::ZERO };
+            let [at_ms, unreachable_ms] = [at, unreachable].map(|time| time.as_millis() as u64);
+            faults.push(Failed { fault, at_ms, unreachable_ms });
             bed.until_whole()?;
             under.map(|under| under.end(bed)).transpose()?;
             std::thread::sleep(BETWEEN);
@@ -372,23 +396,27 @@ struct Before {
     doubled: u64,
 }
 
-/// What was noticed of each fault, and before the first.
-fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, Before) {
+/// What was noticed of each fault, and before the first. `on_server` says which walker is on which server.
+fn rows(
+    faults: &[Failed],
+    report: &Report,
+    on_server: impl Fn(u32, usize) -> bool,
+) -> (Vec<Row>, Before) {
     let mut rows: Vec<Row> = Vec::new();
     let mut members: Vec<BTreeSet<u32>> = Vec::new();
-    for (place, (fault, at_ms)) in faults.iter().enumerate() {
-        let begins = |at_ms: &u64| at_ms.saturating_sub(ON_ITS_WAY_MS);
-        let until = faults.get(place + 1).map_or(u64::MAX, |(_, at_ms)| begins(at_ms));
-        let since = begins(at_ms);
+    for (place, failed) in faults.iter().enumerate() {
+        let begins = |failed: &Failed| failed.at_ms.saturating_sub(ON_ITS_WAY_MS);
+        let until = faults.get(place + 1).map_or(u64::MAX, begins);
+        let since = begins(failed);
         let lost = report.outages.iter().filter(|lost| (since..until).contains(&lost.at_ms));
         let outage_ms = lost.clone().map(|lost| lost.ms).max().unwrap_or(0);
         let of_fault: BTreeSet<u32> = lost.map(|lost| lost.walker).collect();
         rows.push(Row {
-            fault: fault.kind(),
-            what: fault.what(),
-            at_ms: *at_ms,
+            fault: failed.fault.kind(),
+            what: failed.fault.what(),
+            at_ms: failed.at_ms,
             members: of_fault.len(),
-            outage_ms,
+            outage_ms: outage_ms.saturating_sub(failed.unreachable_ms),
             others_ms: 0,
             members_ms: 0,
             gaps: 0,
@@ -396,18 +424,27 @@ fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, Before) {
         });
         members.push(of_fault);
     }
+    let is_member = |of: usize, walker: u32| {
+        let is_there = |server| on_server(walker, server);
+        members[of].contains(&walker)
+            || matches!(faults[of].fault, Fault::ServerVanished(server) if is_there(server))
+    };
     let mut before = Before::default();
     let fault_of =
-        |until_ms| faults.iter().rposition(|(_, at_ms)| until_ms + ON_ITS_WAY_MS >= *at_ms);
+        |until_ms| faults.iter().rposition(|failed| until_ms + ON_ITS_WAY_MS >= failed.at_ms);
     for gap in &report.missing {
         let Some(of) = fault_of(gap.until_ms) else {
             before.gaps += 1;
             continue;
         };
-        let after = gap.until_ms.saturating_sub(faults[of].1);
-        let is_member = [gap.publisher, gap.receiver].iter().any(|who| members[of].contains(who));
+        let Failed { at_ms, unreachable_ms, .. } = faults[of];
+        let after = gap.until_ms.saturating_sub(at_ms);
+        let is_of_members = [gap.publisher, gap.receiver].iter().any(|who| is_member(of, *who));
         let row = &mut rows[of];
-        let longest = if is_member { &mut row.members_ms } else { &mut row.others_ms };
+        let (longest, after) = match is_of_members {
+            true => (&mut row.members_ms, after.saturating_sub(unreachable_ms)),
+            false => (&mut row.others_ms, after),
+        };
         *longest = after.max(*longest);
         row.gaps += 1;
     }
@@ -442,13 +479,12 @@ fn picture(rows: &[Row], report: &Report) -> Chart<'static> {
     let curve =
         |name: &str, points| Curve { name: name.to_owned(), points, marked: false, fitted: None };
     let mut curves = vec![curve("pairs", missing.collect())];
-    for kind in ["relay killed", "link cut", "controller killed", "relay vanished"] {
+    let kinds: BTreeSet<_> = rows.iter().map(|row| row.fault).collect();
+    for kind in kinds {
         let of_kind = rows.iter().filter(|row| row.fault == kind);
         let at = of_kind.map(|row| seconds(row.at_ms));
-        let points: Vec<_> = at.flat_map(|at| [(at, 0.0), (at, most), (at, 0.0)]).collect();
-        if !points.is_empty() {
-            curves.push(curve(kind, points));
-        }
+        let points = at.flat_map(|at| [(at, 0.0), (at, most), (at, 0.0)]).collect();
+        curves.push(curve(kind, points));
     }
     Chart {
         title: "Pairs of walkers of which one misses something of the other",
@@ -498,7 +534,7 @@ mod tests {
     #[test]
     fn each_kind_of_fault_meets_moves_and_drains() {
         let moves = |number| matches!(Under::of(1, number, 8), Under::Move(_));
-        assert!((0..4).all(|number| moves(number) != moves(number + 4)));
+        assert!((0..KINDS).all(|number| moves(number) != moves(number + KINDS)));
     }
 
     #[test]
@@ -518,8 +554,9 @@ mod tests {
         report.outages = vec![outage(3, 5_010, 900), outage(4, 8_950, 2_100)];
         let doubled = |until_ms| Doubled { until_ms, deliveries: 3 };
         report.doubled = vec![doubled(4_700), doubled(5_300), doubled(5_400)];
-        let faults = [(Fault::Relay(1), 5_000), (Fault::Controller, 9_000)];
-        let (rows, before) = rows(&faults, &report);
+        let failed = |fault, at_ms, unreachable_ms| Failed { fault, at_ms, unreachable_ms };
+        let faults = [failed(Fault::Relay(1), 5_000, 0), failed(Fault::Controller, 9_000, 0)];
+        let (rows, before) = rows(&faults, &report, |_, _| false);
         assert_eq!(before, Before { gaps: 1, doubled: 3 });
         assert_eq!([rows[0].doubled, rows[1].doubled], [6, 0]);
         let told: Vec<_> =
@@ -531,8 +568,24 @@ mod tests {
         let of: Vec<_> = picture(&rows, &report).curves;
         assert_eq!(
             of.iter().map(|c| &*c.name).collect::<Vec<_>>(),
-            ["pairs", "relay killed", "controller killed"]
+            ["pairs", "controller killed", "relay killed"]
         );
-        assert!(of[0].points.contains(&(1.0, 1.0)) && of[1].points.contains(&(5.0, 1.0)));
+        assert!(of[0].points.contains(&(1.0, 1.0)) && of[2].points.contains(&(5.0, 1.0)));
+    }
+
+    #[test]
+    fn who_is_on_a_server_that_vanishes_is_judged_from_its_return() {
+        let mut report = Report::default();
+        let gap =
+            |until_ms, publisher, receiver| canopy_bots::Missing { until_ms, publisher, receiver };
+        report.missing = vec![gap(9_700, 1, 2), gap(6_200, 2, 5), gap(8_000, 2, 3)];
+        report.outages = vec![canopy_bots::Outage { walker: 1, at_ms: 4_990, ms: 5_100 }];
+        let fault = Fault::ServerVanished(1);
+        let faults = [Failed { fault, at_ms: 5_000, unreachable_ms: 4_010 }];
+        // Walker 5 is on the server too, whether it has lost its session or not.
+        let (rows, _) = rows(&faults, &report, |walker, server| walker as usize % 4 == server);
+        let row = &rows[0];
+        assert_eq!((row.members, row.outage_ms, row.members_ms), (1, 1_090, 690));
+        assert!(row.others_ms == 3_000 && !row.is_good(), "others notice it");
     }
 }

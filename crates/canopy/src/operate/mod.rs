@@ -11,4 +11,4 @@ mod world;
 pub(crate) use client::ApiClient;
 pub(crate) use link::LinkCommand;
 pub(crate) use relay::RelayDeed;
-pub(crate) use world::WorldCommand;
+pub(crate) use world::{WorldCommand, word};

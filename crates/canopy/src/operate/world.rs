@@ -450,7 +450,7 @@ fn query(ask: &impl Serialize) -> anyhow::Result<String> {
 }
 
 /// A word of the API, such as a mode.
-fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let read = serde_json::from_value(serde_json::Value::from(text));
     read.map_err(|error| error.to_string())
 }

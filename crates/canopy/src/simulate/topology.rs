@@ -31,6 +31,7 @@ pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
     }
     config.participants = args.participants;
     config.degree = args.degree.map_or(0, usize::from);
+    config.core = args.core.unwrap_or_default().into();
     config.seconds = args.seconds.unwrap_or(config.seconds);
     (config.improve, config.periodic, config.operator) =
         (args.improve, args.periodic, args.operator);
@@ -80,7 +81,7 @@ fn run_in_words(report: &TopologyReport) -> String {
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected, {} out of order\n\
          {} faults, {} lives of the controller; links made {}, taken away {}, down {}; relays lost {}, found {}; trees: {} \
-         reshaped, {} broken; {} admitted, {} refused, {} left, {} moved\n\
+         reshaped, {} broken, meshes of {} links at most; {} admitted, {} refused, {} left, {} moved\n\
          planned: {} better trees; by the operator: {} worlds moved, {} links removed, {} relays drained; ticks of worlds: \
          {:?} ms\n\
          trace hash {}",
@@ -109,6 +110,7 @@ fn run_in_words(report: &TopologyReport) -> String {
         report.relays_found,
         report.reshaped,
         report.broken,
+        report.meshed,
         report.admitted,
         report.refused,
         report.left,

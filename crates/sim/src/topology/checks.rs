@@ -30,6 +30,9 @@ impl World<'_> {
             if let Err(fault) = controller.audit() {
                 self.model.broken(self.now, fault);
             }
+            let meshes = self.worlds.iter().map(|world| controller.mesh(world.comtree).len());
+            let largest = meshes.max().unwrap_or(0) as u32;
+            self.told.meshed = self.told.meshed.max(largest);
         }
         self.check_bounds();
     }

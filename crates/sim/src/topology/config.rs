@@ -1,6 +1,7 @@
 //! What a run on a graph is asked for; all the rest is drawn from the seed.
 
 use super::load::Load;
+use canopy_control::Core;
 use std::fmt::Write;
 
 /// Length of a run in virtual seconds, if nothing else is asked for.
@@ -28,6 +29,8 @@ pub struct TopologyConfig {
     pub periodic: Option<bool>,
     /// Whether an operator moves worlds, removes links and drains relays meanwhile; drawn from the seed if not given.
     pub operator: Option<bool>,
+    /// Which relays of worlds are their cores.
+    pub core: Core,
     /// Everybody sends as much as its limits let through, and nothing fails.
     pub load: Option<Load>,
     /// What everybody sends is drawn from the seed, and how many they are, so that links get full.
@@ -77,6 +80,7 @@ impl TopologyConfig {
             improve: None,
             periodic: None,
             operator: None,
+            core: Core::Center,
             load: None,
             draws_load: false,
             sabotage: None,
@@ -106,6 +110,13 @@ impl TopologyConfig {
         for (name, is_on) in switches {
             let _ = is_on.map(|is_on| write!(command, " --{name} {is_on}"));
         }
+        let core = match self.core {
+            Core::Center => None,
+            Core::CenterAndNeighbours => Some("center-and-neighbours"),
+            Core::All => Some("all"),
+            Core::Mesh => Some("mesh"),
+        };
+        let _ = core.map(|core| write!(command, " --core {core}"));
         if self.draws_load {
             command.push_str(" --load true");
         }

@@ -297,7 +297,8 @@ impl World<'_> {
             let (name, mode) = (name.clone(), *mode);
             if controller.world(&name).is_err() {
                 // What is not there is created, so it cannot be there.
-                _ = controller.create_world(new_world(name.clone(), mode, limits));
+                let world = new_world(name.clone(), mode, self.config.core.clone(), limits);
+                _ = controller.create_world(world);
             }
             if let Ok(world) = controller.world(&name) {
                 self.worlds[number].comtree = world.comtrees[0];
@@ -307,7 +308,7 @@ impl World<'_> {
     }
 }
 
-fn new_world(name: Name, mode: Mode, default: Limits) -> NewWorld {
+fn new_world(name: Name, mode: Mode, core: Core, default: Limits) -> NewWorld {
     NewWorld {
         name,
         comtrees: 1,
@@ -316,7 +317,7 @@ fn new_world(name: Name, mode: Mode, default: Limits) -> NewWorld {
         mode,
         downlink: Downlink::Member,
         default,
-        core: Core::Center,
+        core,
         sharing: canopy_control::Sharing::default(),
     }
 }

@@ -14,6 +14,7 @@ pub(crate) struct Told {
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
+    pub(crate) meshed: u32,
     pub(crate) relays_lost: u32,
     pub(crate) relays_found: u32,
     pub(crate) links_down: u32,
@@ -87,6 +88,8 @@ pub struct TopologyReport {
     pub reshaped: u32,
     /// How often no tree could be had.
     pub broken: u32,
+    /// How many links a meshed core had, at most.
+    pub meshed: u32,
     /// How often the controller gave up a relay.
     pub relays_lost: u32,
     /// How often it found one, at the start and again.
@@ -183,6 +186,7 @@ impl TopologyReport {
             left: told.left,
             reshaped: told.reshaped,
             broken: told.broken,
+            meshed: told.meshed,
             relays_lost: told.relays_lost,
             relays_found: told.relays_found,
             links_down: told.links_down,
