@@ -152,7 +152,7 @@ fn meshed() -> Network {
     Network::from_gml(&text).unwrap()
 }
 
-/// Links and relays of the core fail, too, and it is a mesh again afterwards.
+/// What a core is changes as links and relays fail, and nothing that is not excused is lost by it.
 #[test]
 fn worlds_with_meshed_cores_pass() {
     let (mut largest, mut expected, mut moves) = (0, 0, 0);

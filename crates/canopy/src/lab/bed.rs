@@ -146,8 +146,13 @@ impl Bed {
     pub(super) fn seats(&self) -> Seats {
         let servers = Arc::clone(&self.servers);
         Seats(Arc::new(move |walker, address, options| {
-            servers[walker as usize % servers.len()].run(|| Socket::bind(address, options))?
+            servers[place(walker, servers.len())].run(|| Socket::bind(address, options))?
         }))
+    }
+
+    /// The server that a walker is on.
+    pub(super) fn server_of(&self, walker: u32) -> usize {
+        place(walker, self.servers.len())
     }
 
     pub(super) fn kill_relay(&mut self, relay: usize) {
@@ -294,6 +299,11 @@ impl Bed {
             })
         })?
     }
+}
+
+/// On which of so many servers a walker is.
+fn place(walker: u32, servers: usize) -> usize {
+    walker as usize % servers
 }
 
 /// A relay's name.

@@ -43,7 +43,7 @@ pub(super) struct FaultsCommand {
     #[arg(long, value_name = "MBIT", default_value_t = 200,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// Which relays and links fail
+    /// Which relays, links and servers fail
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
     /// Walk this trace instead of generated walkers, for as long as it lasts
@@ -79,6 +79,8 @@ const BETWEEN: Duration = Duration::from_secs(3);
 const OF_A_FAULT: f64 = 14.0;
 /// What was on its way when something failed was published at most so long before, milliseconds.
 const ON_ITS_WAY_MS: u64 = 200;
+/// Who loses its relay has heard it last at most so long before that fails, milliseconds: relays are not silent for longer.
+const LAST_HEARD_MS: u64 = 700;
 /// Traffic is there again after so long at most, milliseconds; for those whose relay or server failed, the
 /// second.
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
@@ -133,7 +135,7 @@ struct Row {
     /// is there again.
     outage_ms: u64,
     /// How long after the fault the last update was published that is missing between others, to a tenth
-    /// of a second.
+    /// of a second. Whoever is on a server that vanished is none of those.
     others_ms: u64,
     /// The same, where one of the two was at the relay, or on the server, that failed; there from when it is there
     /// again.
@@ -269,7 +271,7 @@ impl FaultsCommand {
         };
         let stop = stop_on_interrupt()?;
         let (faults, report) = self.walk_through(&mut bed, &config, &trace, &stop)?;
-        let on_server = |walker, server| walker as usize % usize::from(self.servers) == server;
+        let on_server = |walker, server| bed.server_of(walker) == server;
         let (rows, before) = rows(&faults, &report, on_server);
         if let Some(folder) = &self.out {
             chart::write(folder, "faults", &rows, &picture(&rows, &report))?;
@@ -289,8 +291,17 @@ impl FaultsCommand {
         } else {
             print_line(table(&rows, &report))?;
         }
-        let is_good =
-            before == Before::default() && rows.iter().all(Row::is_good) && report.is_orderly();
+        // Faults of which nothing can be said are none that were mended.
+        let are_all_told = rows.len() == usize::from(self.faults) && has_all_gaps(&report);
+        if !are_all_told {
+            print_note(
+                "not all faults are judged: the crowd has gone too soon, or too much is missing",
+            );
+        }
+        let is_good = before == Before::default()
+            && rows.iter().all(Row::is_good)
+            && report.is_orderly()
+            && are_all_told;
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -343,10 +354,6 @@ impl FaultsCommand {
         std::thread::sleep(BEFORE);
         for number in 0..self.faults {
             let fault = Fault::of(self.seed, number, bed, (self.relays, self.servers))?;
-            if has_ended() {
-                print_note("the crowd has gone before all faults; give a longer trace");
-                break;
-            }
             let under = self.during_moves.then(|| Under::of(self.seed, number, self.relays));
             if let Some(under) = under {
                 print_note(under.in_words());
@@ -362,10 +369,14 @@ impl FaultsCommand {
             let is_of_server = matches!(fault, Fault::ServerVanished(_));
             let unreachable = if is_of_server { began.elapsed() - at } else { Duration::ZERO };
             let [at_ms, unreachable_ms] = [at, unreachable].map(|time| time.as_millis() as u64);
-            faults.push(Failed { fault, at_ms, unreachable_ms });
             bed.until_whole()?;
             under.map(|under| under.end(bed)).transpose()?;
             std::thread::sleep(BETWEEN);
+            if has_ended() {
+                print_note("the crowd has gone before all faults; give a longer trace");
+                break;
+            }
+            faults.push(Failed { fault, at_ms, unreachable_ms });
         }
         Ok(faults)
     }
@@ -389,9 +400,10 @@ fn is_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
 
-/// What is missing before the first fault, and what came twice.
+/// Before the first fault: who lost its session, what is missing, and what came twice.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Before {
+    outages: usize,
     gaps: usize,
     doubled: u64,
 }
@@ -402,60 +414,64 @@ fn rows(
     report: &Report,
     on_server: impl Fn(u32, usize) -> bool,
 ) -> (Vec<Row>, Before) {
-    let mut rows: Vec<Row> = Vec::new();
-    let mut members: Vec<BTreeSet<u32>> = Vec::new();
-    for (place, failed) in faults.iter().enumerate() {
-        let begins = |failed: &Failed| failed.at_ms.saturating_sub(ON_ITS_WAY_MS);
-        let until = faults.get(place + 1).map_or(u64::MAX, begins);
-        let since = begins(failed);
-        let lost = report.outages.iter().filter(|lost| (since..until).contains(&lost.at_ms));
-        let outage_ms = lost.clone().map(|lost| lost.ms).max().unwrap_or(0);
-        let of_fault: BTreeSet<u32> = lost.map(|lost| lost.walker).collect();
-        rows.push(Row {
-            fault: failed.fault.kind(),
-            what: failed.fault.what(),
-            at_ms: failed.at_ms,
-            members: of_fault.len(),
-            outage_ms: outage_ms.saturating_sub(failed.unreachable_ms),
-            others_ms: 0,
-            members_ms: 0,
-            gaps: 0,
-            doubled: 0,
-        });
-        members.push(of_fault);
-    }
-    let is_member = |of: usize, walker: u32| {
-        let is_there = |server| on_server(walker, server);
-        members[of].contains(&walker)
-            || matches!(faults[of].fault, Fault::ServerVanished(server) if is_there(server))
+    let row = |failed: &Failed| Row {
+        fault: failed.fault.kind(),
+        what: failed.fault.what(),
+        at_ms: failed.at_ms,
+        members: 0,
+        outage_ms: 0,
+        others_ms: 0,
+        members_ms: 0,
+        gaps: 0,
+        doubled: 0,
     };
+    let mut rows: Vec<Row> = faults.iter().map(row).collect();
     let mut before = Before::default();
     let fault_of =
-        |until_ms| faults.iter().rposition(|failed| until_ms + ON_ITS_WAY_MS >= failed.at_ms);
+        |at_ms, allowed| faults.iter().rposition(|failed| at_ms + allowed >= failed.at_ms);
+    // For so long nobody could have reached that walker.
+    let unreachable_ms = |of: usize, walker: u32| match faults[of].fault {
+        Fault::ServerVanished(server) if on_server(walker, server) => faults[of].unreachable_ms,
+        _ => 0,
+    };
+    let mut members: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); rows.len()];
+    for lost in &report.outages {
+        let Some(of) = fault_of(lost.at_ms, LAST_HEARD_MS) else {
+            before.outages += 1;
+            continue;
+        };
+        members[of].insert(lost.walker);
+        let without_ms = lost.ms.saturating_sub(unreachable_ms(of, lost.walker));
+        rows[of].outage_ms = without_ms.max(rows[of].outage_ms);
+        rows[of].members = members[of].len();
+    }
     for gap in &report.missing {
-        let Some(of) = fault_of(gap.until_ms) else {
+        let Some(of) = fault_of(gap.until_ms, ON_ITS_WAY_MS) else {
             before.gaps += 1;
             continue;
         };
-        let Failed { at_ms, unreachable_ms, .. } = faults[of];
-        let after = gap.until_ms.saturating_sub(at_ms);
-        let is_of_members = [gap.publisher, gap.receiver].iter().any(|who| is_member(of, *who));
+        let ends = [gap.publisher, gap.receiver];
+        let unreachable_ms = ends.map(|who| unreachable_ms(of, who)).into_iter().max().unwrap_or(0);
+        let is_of_members = unreachable_ms > 0 || ends.iter().any(|who| members[of].contains(who));
         let row = &mut rows[of];
-        let (longest, after) = match is_of_members {
-            true => (&mut row.members_ms, after.saturating_sub(unreachable_ms)),
-            false => (&mut row.others_ms, after),
-        };
-        *longest = after.max(*longest);
+        let longest = if is_of_members { &mut row.members_ms } else { &mut row.others_ms };
+        *longest = gap.until_ms.saturating_sub(row.at_ms + unreachable_ms).max(*longest);
         row.gaps += 1;
     }
     for Doubled { until_ms, deliveries } in &report.doubled {
-        let Some(of) = fault_of(*until_ms) else {
+        let Some(of) = fault_of(*until_ms, ON_ITS_WAY_MS) else {
             before.doubled += deliveries;
             continue;
         };
         rows[of].doubled += deliveries;
     }
     (rows, before)
+}
+
+/// Whether a report has all gaps: of very many, it has the first ones.
+fn has_all_gaps(report: &Report) -> bool {
+    let last = report.missing.iter().map(|gap| gap.until_ms).max();
+    report.last_missing_ms <= last
 }
 
 /// Who misses something when, and a line where something failed.
@@ -557,7 +573,7 @@ mod tests {
         let failed = |fault, at_ms, unreachable_ms| Failed { fault, at_ms, unreachable_ms };
         let faults = [failed(Fault::Relay(1), 5_000, 0), failed(Fault::Controller, 9_000, 0)];
         let (rows, before) = rows(&faults, &report, |_, _| false);
-        assert_eq!(before, Before { gaps: 1, doubled: 3 });
+        assert_eq!(before, Before { outages: 0, gaps: 1, doubled: 3 });
         assert_eq!([rows[0].doubled, rows[1].doubled], [6, 0]);
         let told: Vec<_> =
             rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
@@ -573,19 +589,38 @@ mod tests {
         assert!(of[0].points.contains(&(1.0, 1.0)) && of[2].points.contains(&(5.0, 1.0)));
     }
 
+    /// Nobody else is.
     #[test]
     fn who_is_on_a_server_that_vanishes_is_judged_from_its_return() {
         let mut report = Report::default();
         let gap =
             |until_ms, publisher, receiver| canopy_bots::Missing { until_ms, publisher, receiver };
-        report.missing = vec![gap(9_700, 1, 2), gap(6_200, 2, 5), gap(8_000, 2, 3)];
-        report.outages = vec![canopy_bots::Outage { walker: 1, at_ms: 4_990, ms: 5_100 }];
+        report.missing = vec![gap(9_700, 1, 2), gap(6_200, 2, 5), gap(8_000, 2, 7)];
+        let outage = |walker, at_ms, ms| canopy_bots::Outage { walker, at_ms, ms };
+        report.outages = vec![outage(1, 4_400, 5_500), outage(2, 4_200, 100)];
         let fault = Fault::ServerVanished(1);
         let faults = [Failed { fault, at_ms: 5_000, unreachable_ms: 4_010 }];
+        let on_server = |walker, server| walker as usize % 4 == server;
         // Walker 5 is on the server too, whether it has lost its session or not.
-        let (rows, _) = rows(&faults, &report, |walker, server| walker as usize % 4 == server);
-        let row = &rows[0];
-        assert_eq!((row.members, row.outage_ms, row.members_ms), (1, 1_090, 690));
-        assert!(row.others_ms == 3_000 && !row.is_good(), "others notice it");
+        let (of, before) = rows(&faults, &report, on_server);
+        assert_eq!(before, Before { outages: 1, ..Before::default() });
+        assert_eq!((of[0].members, of[0].outage_ms, of[0].members_ms), (1, 1_490, 690));
+        assert!(of[0].others_ms == 3_000 && !of[0].is_good(), "others notice it");
+        // Walker 3 is elsewhere, and is without a session for too long.
+        report.outages.push(outage(3, 5_000, 3_000));
+        report.missing = vec![gap(8_500, 3, 2)];
+        let (of, _) = rows(&faults, &report, on_server);
+        assert_eq!((of[0].members, of[0].outage_ms, of[0].members_ms), (2, 3_000, 3_500));
+    }
+
+    #[test]
+    fn a_report_that_has_not_all_gaps_is_found() {
+        let mut report = Report::default();
+        assert!(has_all_gaps(&report));
+        report.last_missing_ms = Some(4_910);
+        report.missing = vec![canopy_bots::Missing { until_ms: 5_000, publisher: 1, receiver: 2 }];
+        assert!(has_all_gaps(&report));
+        report.last_missing_ms = Some(5_001);
+        assert!(!has_all_gaps(&report));
     }
 }
