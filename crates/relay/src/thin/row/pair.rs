@@ -183,6 +183,19 @@ impl Pair {
         }
     }
 
+    /// What it has missed lately, in whole updates.
+    pub(super) fn missed(&self) -> u8 {
+        self.missed.round() as u8
+    }
+
+    /// The same, and what it may miss next: the next that comes takes the place of what waits before the newest, if
+    /// that has not gone by then. What was there at the last look, when the newest of all was this, comes before
+    /// what was not.
+    pub(super) fn shortfall(&self, before: LogNumber) -> u8 {
+        let has_waited = self.all().next().is_some_and(|oldest| oldest <= before);
+        self.missed().saturating_add(self.earlier.len() as u8 + u8::from(has_waited))
+    }
+
     pub(super) fn gets_most(&self) -> bool {
         self.is_free() || 2.0 * self.rate >= self.demand
     }
