@@ -330,11 +330,13 @@ impl State {
         step: &Step,
         before: &mut Picture,
     ) {
-        for relay in step.told_again(before) {
-            let item = self.comtree_base(comtree, relay, before[&relay].clone());
-            op.effects.push(Effect::Comtree(comtree, relay, item));
+        let again = step.told_again(before);
+        for relay in &again {
+            let item = self.comtree_base(comtree, *relay, before[relay].clone());
+            op.effects.push(Effect::Comtree(comtree, *relay, item));
         }
         op.effects.push(Effect::Barrier(comtree));
+        self.await_heard(op, comtree, &again);
         let [relay, _] = step.undone_by();
         if let Some(branches) = before.get_mut(&relay) {
             *branches = step.taken_back(branches);
@@ -343,6 +345,15 @@ impl State {
         }
         op.effects.push(Effect::Barrier(comtree));
         self.await_last(op, comtree, step);
+    }
+
+    /// What follows waits until relays that are next peers again hear each other, which takes them half a second. A
+    /// repair does not wait.
+    pub(crate) fn await_heard(&self, op: &mut Op, comtree: Comtree, again: &[RelayId]) {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        if !again.is_empty() && shape.is_some_and(|shape| self.is_whole(shape)) {
+            op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
+        }
     }
 
     /// What follows waits until what the first relay has sent before it took a step back has come to the second, which

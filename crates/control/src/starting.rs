@@ -139,6 +139,7 @@ impl State {
             }
             op.effects.extend(told.iter().map(|at| tell(*at, before.get(at))));
             op.effects.push(Effect::Barrier(id));
+            self.await_heard(op, id, &told);
             before.entry(relay).and_modify(|branches| *branches = step.taken_back(branches));
             op.effects.push(tell(relay, before.get(&relay)));
             op.effects.push(Effect::Barrier(id));

@@ -27,8 +27,10 @@ const FIRST: u16 = 0;
 /// What passes once.
 #[derive(Debug, Default)]
 pub(crate) struct Doubled {
-    /// Next peers that were nothing before: what they bring of publishers that nobody has brought waits.
+    /// Next peers that were no peers before: what they bring of publishers that nobody has brought waits.
     young: Vec<PortIndex>,
+    /// Until then nothing passes of what those bring: the old way brings all of it, or did before it was noted.
+    heard_from: Option<Time>,
     /// By publisher: what has passed, and who leads. These are [`MOST_PUBLISHERS`] at most. What others send beside
     /// them is not known, and passes twice, until some are silent.
     publishers: BTreeMap<Address, Publisher>,
@@ -66,12 +68,32 @@ pub(crate) enum Passage {
 }
 
 impl Doubled {
-    /// A core peer is a next peer from now on; `is_new` says whether the branch has just come.
-    pub(crate) fn watch(&mut self, port: PortIndex, is_new: bool) {
+    /// One without a next peer, which only remembers what has passed.
+    pub(crate) fn remembering(now: Time) -> Doubled {
+        Doubled { until: Some(now + AFTERWARDS), ..Doubled::default() }
+    }
+
+    /// This has passed before, by publisher.
+    pub(crate) fn know(&mut self, seen: BTreeMap<Address, Seen>) {
+        for (src, seen) in seen {
+            if self.publishers.len() < MOST_PUBLISHERS {
+                self.publishers.entry(src).or_insert(Publisher { seen, leader: None });
+            }
+        }
+    }
+
+    /// A core peer is a next peer from now on; `is_new` says whether it was no peer before.
+    pub(crate) fn watch(&mut self, now: Time, port: PortIndex, is_new: bool) {
         self.until = None;
-        if is_new {
+        self.heard_from.get_or_insert(now + AHEAD);
+        if is_new && !self.young.contains(&port) {
             self.young.push(port);
         }
+    }
+
+    /// The old way has gone: what next peers bring is all that there is.
+    pub(crate) fn hear(&mut self) {
+        self.heard_from = Some(Time::ZERO);
     }
 
     /// A branch is no next peer any more, or brings nothing any more, whatever it was. Nobody waits for what it would
@@ -119,6 +141,9 @@ impl Doubled {
             && may_lead
         {
             self.others.insert(leader, origin);
+        }
+        if is_young && self.heard_from.is_some_and(|from| now < from) {
+            return Passage::Repeated;
         }
         let is_open = match self.publishers.get(&src) {
             Some(of) if !of.seen.would_pass(now, series) => return Passage::Repeated,
@@ -282,8 +307,9 @@ mod tests {
         }
     }
 
+    /// Counted from when a next peer that came at [`Time::ZERO`] is heard.
     fn at(ms: u64) -> Time {
-        Time::ZERO + Duration::from_millis(ms)
+        Time::ZERO + AHEAD + Duration::from_millis(ms)
     }
 
     fn pass(doubled: &mut Doubled, ms: u64, from: PortIndex, series: u16) -> Passage {
@@ -301,10 +327,51 @@ mod tests {
         passed
     }
 
+    /// What it sends at first went over the old way as well, and may have passed there before anything was noted.
+    #[test]
+    fn a_next_peer_is_not_heard_for_its_first_half_second() {
+        let mut doubled = Doubled::default();
+        doubled.watch(at(0), NEW, true);
+        assert_eq!(pass(&mut doubled, 5, NEW, 9), Passage::Repeated, "the old way brought it");
+        assert_eq!(pass(&mut doubled, 6, NEW, FIRST), Passage::Repeated, "of whom none is known");
+        assert_eq!(pass(&mut doubled, 7, OLD, 10), Passage::Open);
+        assert_eq!(next(&mut doubled, 7), [] as [u16; 0], "nothing waits");
+        assert_eq!(pass(&mut doubled, 8, NEW, 11), Passage::Repeated, "the old way will bring it");
+        assert_eq!(pass(&mut doubled, 9, OLD, 11), Passage::Open);
+        assert_eq!(pass(&mut doubled, 500, NEW, 12), Passage::Open);
+        assert_eq!(pass(&mut doubled, 501, OLD, 12), Passage::Repeated);
+        // All has been noted for so long, so another one is heard at once.
+        doubled.watch(at(600), NEW + 1, true);
+        assert_eq!(pass(&mut doubled, 601, NEW + 1, 13), Passage::Open);
+    }
+
+    /// The parent before was ahead of the one that is a core peer now.
+    #[test]
+    fn what_has_passed_before_a_parent_became_a_core_peer_is_known_for_two_seconds() {
+        let mut seen = Seen::before(at(0), 9);
+        assert!(seen.pass(at(0), 9));
+        let mut doubled = Doubled::remembering(at(0));
+        doubled.know(BTreeMap::from([(update(0).src, seen)]));
+        assert_eq!(pass(&mut doubled, 100, OLD, 9), Passage::Repeated);
+        assert_eq!(pass(&mut doubled, 101, OLD, 10), Passage::Open);
+        assert!(!doubled.is_over(at(1_999)) && doubled.is_over(at(2_000)));
+    }
+
+    #[test]
+    fn a_next_peer_is_heard_once_the_old_way_has_gone() {
+        let mut doubled = Doubled::default();
+        doubled.watch(at(0), NEW, true);
+        assert_eq!(pass(&mut doubled, 5, OLD, 9), Passage::Open);
+        assert_eq!(pass(&mut doubled, 6, NEW, 10), Passage::Repeated);
+        doubled.let_go(at(7), OLD, false);
+        doubled.hear();
+        assert_eq!(pass(&mut doubled, 8, NEW, 10), Passage::Open);
+    }
+
     #[test]
     fn what_a_next_peer_brings_first_waits_for_what_comes_before_it() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, true);
+        doubled.watch(Time::ZERO, NEW, true);
         assert_eq!(pass(&mut doubled, 1, NEW, 12), Passage::Waits, "nobody has brought anything");
         assert_eq!(pass(&mut doubled, 2, OLD, 10), Passage::Open);
         assert_eq!(next(&mut doubled, 2), [] as [u16; 0]);
@@ -324,7 +391,7 @@ mod tests {
     #[test]
     fn who_waits_in_vain_goes_on_after_half_a_second_and_leads() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, true);
+        doubled.watch(Time::ZERO, NEW, true);
         assert_eq!(pass(&mut doubled, 1, OLD, 10), Passage::Open);
         assert_eq!(pass(&mut doubled, 2, NEW, 20), Passage::Waits);
         assert!(doubled.take_late(at(501)).is_none());
@@ -337,7 +404,7 @@ mod tests {
     #[test]
     fn what_only_a_next_peer_has_brought_goes_on_in_order_once_it_is_a_core_peer() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, true);
+        doubled.watch(Time::ZERO, NEW, true);
         for series in [10, 11] {
             assert_eq!(pass(&mut doubled, 1, NEW, series), Passage::Waits);
         }
@@ -352,7 +419,7 @@ mod tests {
     #[test]
     fn what_only_a_next_peer_has_brought_goes_on_before_what_its_leader_brings() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, true);
+        doubled.watch(Time::ZERO, NEW, true);
         assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Waits);
         let src = update(0).src;
         assert!(doubled.leads(OLD, src) && !doubled.leads(NEW, src));
@@ -365,7 +432,7 @@ mod tests {
     #[test]
     fn publishers_that_are_silent_make_room_for_others() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, true);
+        doubled.watch(Time::ZERO, NEW, true);
         let mut pass = |ms: u64, from: PortIndex, number: usize| {
             let src = Address(0x0001_0000 + number as u32);
             doubled.pass(at(ms), (from, true), &Update { src, ..update(10) })
@@ -386,7 +453,7 @@ mod tests {
     #[test]
     fn who_has_gone_brings_nothing_in_the_place_of_a_next_peer() {
         let mut doubled = Doubled::default();
-        doubled.watch(NEW, false);
+        doubled.watch(Time::ZERO, NEW, false);
         assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Open);
         assert_eq!(pass(&mut doubled, 1, OLD, 10), Passage::Repeated);
         assert_eq!(pass(&mut doubled, 2, OLD, 12), Passage::Waits);
@@ -400,7 +467,7 @@ mod tests {
     fn what_was_led_by_who_goes_is_led_by_nobody_and_forgotten_two_seconds_later() {
         let mut doubled = Doubled::default();
         // It was a core peer, and leaves: the other one is ahead with what it has sent, too.
-        doubled.watch(NEW, false);
+        doubled.watch(Time::ZERO, NEW, false);
         assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Open);
         assert_eq!(pass(&mut doubled, 2, OLD, 12), Passage::Waits);
         assert_eq!(doubled.let_go(at(3), NEW, true), Some(OLD), "that has brought the same");

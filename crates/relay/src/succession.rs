@@ -178,6 +178,11 @@ impl Succession {
         self.seen = before.seen;
     }
 
+    /// What has passed, by publisher; it is not known here any more.
+    pub(crate) fn take_seen(&mut self) -> BTreeMap<Address, Seen> {
+        core::mem::take(&mut self.seen)
+    }
+
     /// Whether the next parent has not been asked for anything.
     pub(crate) fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Watching { .. })

@@ -58,7 +58,7 @@ impl Relay {
             self.begin_succession(now, index, (port, true));
         }
         if role == BranchRole::NextPeer {
-            self.begin_doubling(index, port, true);
+            self.begin_doubling(now, index, port, true);
         }
         self.branch_changed(now, index);
         Ok(())
@@ -89,6 +89,9 @@ impl Relay {
         if !tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }
+        if matches!(role, BranchRole::Core | BranchRole::CorePeer | BranchRole::NextPeer) {
+            self.know_passed_on(now, index, port);
+        }
         self.end_succession_over(now, index, port);
         if let Some(port) = self.ports.get_mut(port) {
             port.shape.class = role.class();
@@ -104,7 +107,10 @@ impl Relay {
                 self.begin_leaving(now, id.comtree, port, role == BranchRole::NextParent);
             }
             (BranchRole::NextParent, _) => self.begin_succession(now, index, (port, false)),
-            (BranchRole::NextPeer, _) => self.begin_doubling(index, port, false),
+            (BranchRole::NextPeer, _) => {
+                let is_new = !before.is_some_and(BranchRole::is_peer);
+                self.begin_doubling(now, index, port, is_new);
+            }
             _ => {}
         }
         let ends = |before: &BranchRole| before.may_double() || !role.gets_everything();

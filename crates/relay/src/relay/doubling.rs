@@ -13,10 +13,28 @@ use crate::tree::Tree;
 use canopy_wire::{Address, DropReason, Time};
 
 impl Relay {
-    /// A branch is that of a next peer from now on. `is_new` says whether it has just come.
-    pub(super) fn begin_doubling(&mut self, index: ComtreeIndex, port: PortIndex, is_new: bool) {
+    /// A branch is that of a next peer from now on. `is_new` says whether it was no peer's before.
+    pub(super) fn begin_doubling(
+        &mut self,
+        now: Time,
+        index: ComtreeIndex,
+        port: PortIndex,
+        is_new: bool,
+    ) {
         let tree = &mut self.comtrees.get_mut(index).tree;
-        tree.doubled.get_or_insert_default().watch(port, is_new);
+        tree.doubled.get_or_insert_default().watch(now, port, is_new);
+        if !self.overlay.doubled.contains(&index) {
+            self.overlay.doubled.push(index);
+        }
+    }
+
+    /// The branch of a parent that has succeeded another lately becomes one in the core. What the other brought ahead of it
+    /// may come of it still, and what has passed is known on.
+    pub(super) fn know_passed_on(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let succession = tree.succession.as_mut().filter(|of| of.next == port && of.old.is_none());
+        let Some(seen) = succession.map(|of| of.take_seen()) else { return };
+        tree.doubled.get_or_insert_with(|| Box::new(Doubled::remembering(now))).know(seen);
         if !self.overlay.doubled.contains(&index) {
             self.overlay.doubled.push(index);
         }
@@ -36,6 +54,9 @@ impl Relay {
         let role = tree.branch(port).map(|branch| branch.role);
         let Some(doubled) = &mut tree.doubled else { return };
         let other = doubled.let_go(now, port, is_last);
+        if role.is_none() && !before.may_double() && before.gets_everything() {
+            doubled.hear();
+        }
         if before.may_double() && role == Some(BranchRole::CorePeer) {
             doubled.lead_no_more();
         } else if before.may_double() || role.is_none() {

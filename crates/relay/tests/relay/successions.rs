@@ -276,7 +276,10 @@ fn join_a_mesh(threads: u16) {
     set(&mut world, 2, 0, BranchRole::CorePeer);
     world.link(COMTREE, ends(1, 2), [BranchRole::NextPeer; 2]);
     world.settle();
-    for _ in 0..3 {
+    // At first what comes over the old way alone passes, and then whatever comes first.
+    all_hear(&mut world, "new next peers");
+    world.pass(Duration::from_millis(500));
+    for _ in 0..2 {
         all_hear(&mut world, "next peers");
     }
     assert_eq!(world.dropped(DropReason::Repeated), 6, "either brings what the other publishes");
@@ -305,6 +308,50 @@ fn join_a_mesh(threads: u16) {
     world.pass(Duration::from_millis(500));
     set(&mut world, 0, 2, BranchRole::Child);
     all_hear(&mut world, "below again");
+}
+
+/// The old parent is ahead of the next one by a tick. What it brought last comes once more when the next one is a core peer.
+#[test]
+fn what_the_old_parent_brought_does_not_pass_again_once_the_next_one_is_a_core_peer() {
+    let mut world = World::empty();
+    let ticks = Mode::Periodic { tick: Duration::from_millis(200) };
+    for (site, mode) in [(1, Mode::Immediate), (2, ticks), (3, Mode::Immediate)] {
+        world.add_relay(at_site(mode, site), 1);
+    }
+    for relay in [0, 2] {
+        world.join(relay);
+    }
+    world.subscribe(1, GROUP, 3);
+    world.link(COMTREE, [(1, 2), (0, 1)], DOWN);
+    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+    world.settle();
+    world.link(COMTREE, [(1, 2), (2, 3)], [BranchRole::Child, BranchRole::NextParent]);
+    for sent in 0..50 {
+        world.publish(0, GROUP, 0, Flags(0), &[sent]);
+        world.pass(Duration::from_millis(100));
+    }
+    let id = |world: &World, other: usize| BranchId {
+        comtree: COMTREE,
+        link: world.key_of(other),
+        thread: 0,
+    };
+    let last: &[u8] = b"last";
+    world.publish(0, GROUP, 0, Flags(0), last);
+    world.pass(Duration::from_millis(5));
+    let count = |world: &World| world.payloads(1).iter().filter(|got| **got == last).count();
+    assert_eq!(count(&world), 1, "the old parent brought it");
+    for (relay, other) in [(0, 2), (2, 0)] {
+        let (now, branch) = (world.now, id(&world, other));
+        world.threads[relay].apply(now, Change::RemoveBranch(branch)).unwrap();
+    }
+    for (relay, other, role) in [(1, 2, BranchRole::Core), (2, 1, BranchRole::CorePeer)] {
+        let (now, branch) = (world.now, id(&world, other));
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+    }
+    let repeated = world.dropped(DropReason::Repeated);
+    world.pass(Duration::from_millis(400));
+    assert_eq!(count(&world), 1);
+    assert_eq!(world.dropped(DropReason::Repeated), repeated + 1, "the next one brought it too");
 }
 
 /// A parent that was a child has asked for what nobody needs here now, also while it takes this relay for its parent
