@@ -70,6 +70,10 @@ pub struct BudgetSummary {
     pub worst_gap_excess_ms: f64,
     /// The same, if one interval of what the flow sends is allowed as well: a gap is a whole number of them.
     pub worst_gap_beyond_one_ms: f64,
+    /// [`Self::worst_gap_excess_ms`] of the thinner of [`Self::foreseen_error_updates`].
+    pub foreseen_gap_excess_ms: Option<f64>,
+    /// [`Self::worst_gap_beyond_one_ms`] of that thinner.
+    pub foreseen_gap_beyond_one_ms: Option<f64>,
     /// How the age of what is known follows distance: 1 if it grows from row to row.
     pub age_follows_distance: f64,
     /// Jain's index for the same updates through a queue that drops at its tail.
@@ -148,8 +152,8 @@ pub fn measure(recording: &Recording, mut progress: impl FnMut(f64)) -> Measured
             measured.shares.push(Shares { budget, scheme, rows: outcome.rows.clone() });
             outcome
         });
-        let foreseen = foreseen.map(|flows: Flows<'_>| flows.outcome(budget).worst_error);
-        measured.summary.add(BudgetSummary::new(budget, &outcomes, foreseen, &traffic));
+        let foreseen = foreseen.map(|flows: Flows<'_>| flows.outcome(budget));
+        measured.summary.add(BudgetSummary::new(budget, &outcomes, foreseen.as_ref(), &traffic));
     }
     measured
 }
@@ -224,7 +228,7 @@ impl BudgetSummary {
     fn new(
         budget: f64,
         outcomes: &[Outcome; 3],
-        foreseen: Option<f64>,
+        foreseen: Option<&Outcome>,
         traffic: &Traffic,
     ) -> BudgetSummary {
         let [ours, drop_tail, random] = outcomes;
@@ -234,7 +238,7 @@ impl BudgetSummary {
             bytes_per_update: traffic.came / traffic.updates.max(1.0),
             jfi_weighted: ours.jfi,
             worst_error_updates: ours.worst_error,
-            foreseen_error_updates: foreseen,
+            foreseen_error_updates: foreseen.map(|one| one.worst_error),
             error_p50_updates: ours.errors[0],
             error_p99_updates: ours.errors[1],
             utilisation: traffic.utilisation(),
@@ -244,6 +248,8 @@ impl BudgetSummary {
             longest_gap_ms: ours.longest_gap,
             worst_gap_excess_ms: ours.worst_excess,
             worst_gap_beyond_one_ms: ours.worst_beyond_one,
+            foreseen_gap_excess_ms: foreseen.map(|one| one.worst_excess),
+            foreseen_gap_beyond_one_ms: foreseen.map(|one| one.worst_beyond_one),
             age_follows_distance: ours.age_follows_distance,
             drop_tail_jfi: drop_tail.jfi,
             random_jfi: random.jfi,

@@ -253,7 +253,7 @@ fn see(trace: &Trace, (seconds, viewers): (f64, usize), most: &[(f64, f64)]) {
         println!(
             "{} {budget} %: error p50 {p50:.2}, p99 {:.2}, worst {worst:.2}, foreseen {:.2}; index {jfi_weighted:.4}, \
              utilisation {utilisation:.3}, nearest ten {:.3} and {:.0} ms old (p99), age follows distance by {:.3}, longest gap {longest_gap_ms:.0} ms, \
-             {:.0} ms beyond 1.1 intervals and a tick, {:.0} ms if one of what is sent is allowed as well",
+             {:.0} ms beyond 1.1 intervals and a tick, {:.0} ms if one of what is sent is allowed as well; foreseen {:.0} and {:.0} ms",
             trace.name(),
             found.error_p99_updates,
             found.foreseen_error_updates.unwrap_or_default(),
@@ -262,6 +262,8 @@ fn see(trace: &Trace, (seconds, viewers): (f64, usize), most: &[(f64, f64)]) {
             found.age_follows_distance,
             found.worst_gap_excess_ms,
             found.worst_gap_beyond_one_ms,
+            found.foreseen_gap_excess_ms.unwrap_or_default(),
+            found.foreseen_gap_beyond_one_ms.unwrap_or_default(),
         );
     }
     for (found, (_, worst)) in summary.budgets.iter().zip(most) {

@@ -103,6 +103,8 @@ mod tests {
             longest_gap_ms: 2_100.0,
             worst_gap_excess_ms: 0.0,
             worst_gap_beyond_one_ms: 0.0,
+            foreseen_gap_excess_ms: None,
+            foreseen_gap_beyond_one_ms: None,
             age_follows_distance: 1.0,
             drop_tail_jfi: 0.1,
             random_jfi: 0.8,

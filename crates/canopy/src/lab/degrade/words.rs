@@ -46,11 +46,13 @@ fn line(row: &Row) -> String {
 fn in_words(summary: &BudgetSummary) -> String {
     let at_best = |error: f64| format!(" ({error:.1} if all were known in advance)");
     let at_best = summary.foreseen_error_updates.map(at_best).unwrap_or_default();
+    let by_foresight = |excess: f64| format!(" ({excess:.0} ms if all were known in advance)");
+    let by_foresight = summary.foreseen_gap_excess_ms.map(by_foresight).unwrap_or_default();
     format!(
         "  Jain's index by fair shares {:.4} (drop-tail {:.3}, random drop {:.3}); at most {:.1} \
          updates off in 10 s{at_best}, half of them at most {:.1}\n  {:.1} % of the fair bits came, {:.0} bytes an update, {:.0} bytes \
          over budget in 100 ms\n  the nearest ten got {:.1} % of theirs, age p99 {:.0} ms; longest \
-         gap {:.0} ms\n  the age of what is known follows distance by {:.2}\n\n",
+         gap {:.0} ms, the worst {:.0} ms beyond 1.1 fair intervals and a tick{by_foresight}\n  the age of what is known follows distance by {:.2}\n\n",
         summary.jfi_weighted,
         summary.drop_tail_jfi,
         summary.random_jfi,
@@ -62,6 +64,7 @@ fn in_words(summary: &BudgetSummary) -> String {
         summary.nearest_ten_of_fair * 100.0,
         summary.nearest_ten_age_p99_ms,
         summary.longest_gap_ms,
+        summary.worst_gap_excess_ms,
         summary.age_follows_distance,
     )
 }
