@@ -191,7 +191,8 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             let down = (above, received[node].down, sent[node].down);
             for (from, received, sent) in [up, down] {
                 let Some(Branch { role, send, .. }) = on(from, link) else { continue };
-                if role.is_peer() {
+                // To a next parent of a change before, which the tree has below by now, goes nothing from above.
+                if role.is_peer() || role == Role::NextParent && from == above {
                     continue;
                 }
                 let needed = if role == Role::Child { received } else { sent };
@@ -210,6 +211,29 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
     }
     let with_members = joined.iter().filter(|(_, has_members)| *has_members).count();
     assert!(with_members <= 1, "whoever is let in is joined with all others");
+}
+
+/// The relays that hang below a relay by the branches that both ends have, itself too.
+pub(crate) fn with_all_below(
+    relay: RelayId,
+    relays: &[SimRelay],
+    comtree: Comtree,
+) -> BTreeSet<RelayId> {
+    let of = |id: RelayId| relays.iter().find(|of| of.id == id).map(|of| branches(of, comtree));
+    let (mut below, mut to_visit) = (BTreeSet::from([relay]), vec![relay]);
+    while let Some(above) = to_visit.pop() {
+        let down = of(above).unwrap_or_default();
+        let down = down.iter().filter(|branch| matches!(branch.role, Role::Child | Role::Core));
+        for link in down.map(|branch| branch.link) {
+            let has_it = |id: &RelayId| {
+                let of = of(*id).unwrap_or_default();
+                of.iter().any(|branch| branch.link == link && branch.role == Role::Parent)
+            };
+            let children = relays.iter().map(|of| of.id).filter(|id| *id != above && has_it(id));
+            to_visit.extend(children.filter(|id| below.insert(*id)));
+        }
+    }
+    below
 }
 
 /// Relays that both have a branch to each other, two and two; also such as the controller's tree has no

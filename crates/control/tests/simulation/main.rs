@@ -2,7 +2,7 @@
 //! reorders, with partitions and crashes of either side and of storage.
 //!
 //! A failing seed says how it is run again: `CONTROL_SEED=7 cargo test -p canopy-control --test
-//! simulation`. `CONTROL_SEEDS=5000` runs as many.
+//! simulation`. `CONTROL_SEEDS=5000` runs as many, and `CONTROL_FROM=5000` begins there.
 
 mod adversary;
 mod carry;
@@ -41,7 +41,10 @@ fn run_seeds(plan: Plan, seeds: u64, of: impl Fn(u64) -> sim::Told) -> Option<si
     let asked = |name: &str| option_env(name).and_then(|text| text.parse::<u64>().ok());
     let seeds = match asked("CONTROL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..asked("CONTROL_SEEDS").unwrap_or(seeds),
+        None => {
+            let first = asked("CONTROL_FROM").unwrap_or(0);
+            first..first + asked("CONTROL_SEEDS").unwrap_or(seeds)
+        }
     };
     let mut told = sim::Told::default();
     for seed in seeds {
@@ -49,7 +52,8 @@ fn run_seeds(plan: Plan, seeds: u64, of: impl Fn(u64) -> sim::Told) -> Option<si
         match result {
             Ok(of) => told.add(of),
             Err(_) => panic!(
-                "seed {seed} failed; again: CONTROL_SEED={seed} cargo test -p canopy-control --test simulation {plan:?}"
+                "seed {seed} of {plan:?} failed; again: CONTROL_SEED={seed} cargo test -p canopy-control --test simulation {}",
+                std::thread::current().name().unwrap_or_default()
             ),
         }
     }

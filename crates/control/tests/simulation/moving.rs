@@ -73,7 +73,7 @@ impl Sim {
 
     /// What members send has a way up all the while if nothing fails, whatever is changed by plan. It has none at
     /// a relay that is the root by now, that is off the tree, or whose world has another rule for the core; and it needs
-    /// none while no other relay has members: a tree that has shrunk to one relay may have grown anew before that relay knows.
+    /// none while all other members are below it: a tree of which it was the root may have another one before it knows.
     fn check_keeps_way_up(&self, at: usize, comtree: Comtree, applied: &Applying) {
         let Some(controller) = &self.controller else { return };
         let is_up = |branch: &Branch| {
@@ -85,8 +85,9 @@ impl Sim {
         let hop = controller.tree(comtree).into_iter().find(|hop| hop.relay == self.relays[at].id);
         let is_below = hop.is_some_and(|hop| hop.above.is_some());
         let is_served = self.relays[at].has_members(comtree);
-        let others = self.relays.iter().enumerate().filter(|(other, _)| *other != at);
-        let has_receivers = others.into_iter().any(|(_, other)| other.has_members(comtree));
+        let below = adversary::with_all_below(self.relays[at].id, &self.relays, comtree);
+        let mut others = self.relays.iter().filter(|other| !below.contains(&other.id));
+        let has_receivers = others.any(|other| other.has_members(comtree));
         let is_needed = is_below && is_served && has_receivers;
         let is_exempt = !is_needed || self.remade.contains_key(&comtree);
         let keeps = !had_parent || is_exempt || branches.iter().any(is_up);
