@@ -89,7 +89,7 @@ impl Relay {
         if !tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }
-        if matches!(role, BranchRole::Core | BranchRole::CorePeer | BranchRole::NextPeer) {
+        if role == BranchRole::CorePeer {
             self.know_passed_on(now, index, port);
         }
         self.end_succession_over(now, index, port);

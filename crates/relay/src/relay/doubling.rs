@@ -28,7 +28,7 @@ impl Relay {
         }
     }
 
-    /// The branch of a parent that has succeeded another lately becomes one in the core. What the other brought ahead of it
+    /// The branch of a parent that has succeeded another lately becomes that of a core peer. What the other brought ahead of it
     /// may come of it still, and what has passed is known on.
     pub(super) fn know_passed_on(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
         let tree = &mut self.comtrees.get_mut(index).tree;

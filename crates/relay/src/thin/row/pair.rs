@@ -188,12 +188,11 @@ impl Pair {
         self.missed.round() as u8
     }
 
-    /// The same, and what it may miss next: the next that comes takes the place of what waits before the newest, if
-    /// that has not gone by then. What was there at the last look, when the newest of all was this, comes before
-    /// what was not.
+    /// The same, and one more if something of it has waited since the last look, when the newest of all was this: it
+    /// would be missed next.
     pub(super) fn shortfall(&self, before: LogNumber) -> u8 {
         let has_waited = self.all().next().is_some_and(|oldest| oldest <= before);
-        self.missed().saturating_add(self.earlier.len() as u8 + u8::from(has_waited))
+        self.missed().saturating_add(u8::from(has_waited))
     }
 
     pub(super) fn gets_most(&self) -> bool {
