@@ -578,7 +578,7 @@ impl Row {
                 // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
                 // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
                 // has waited for the most of its own intervals. Where all flows get all they send, and only a moment
-                // brings too much, they wait by turns, so that none misses anything.
+                // brings too much, they wait by turns, so that none is the one that misses.
                 let silent = at.wrapping_sub(pair.sent);
                 let (is_late, is_first) = (silent > floor, pair.gets_nearly_all());
                 let (missed, last) = match (is_late, is_first) {

@@ -562,8 +562,8 @@ fn those_who_come_together_are_seen_in_turn_and_then_evenly() {
     }
 }
 
-/// Forty send 25 a second each, and seven one or two. The budget holds 30 more. Then the seven send more for 80 ms, for
-/// which that makes up in a second: until then some wait, but none for so long that it misses an update.
+/// Forty send 25 a second each, seven send two, and the budget holds 1,040. Then the seven send 50 a second for 80 ms. Until
+/// the budget has made up for that, a second later, some wait, but none for so long that it misses an update.
 #[test]
 fn what_is_short_for_a_moment_takes_nothing_from_who_gets_all_it_sends() {
     let mut many = Many::new(1_040);
