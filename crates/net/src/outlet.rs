@@ -13,7 +13,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 /// How long nothing at all may be taken before what waits is tried once and dropped, and what waits longer is
 /// of no use any more: by the socket's buffer, which is for all receivers; and by a device's queue, because one
 /// receiver's device may be full while the others' are not, and its next datagram fits after a millisecond or
-/// two if it bears 10 Mbit/s.
+/// two if it bears 10 Mbit/s. A busy machine empties a device's queue late, but comes back to it late as well: so
+/// that counts only once pauses are as long as they get.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_DEVICE: Duration = Duration::from_millis(10);
 /// How many waiting sends are offered to the engine at first, and at most: most attempts are in vain,
@@ -32,9 +33,8 @@ pub struct Outlet<E> {
     rest: Vec<Unsent>,
     wants: Option<Retry>,
     pause: Duration,
-    /// Since when nothing was taken, and how long that may last.
+    /// Since when nothing was taken.
     stuck_since: Option<Time>,
-    patience: Duration,
 }
 
 /// When to call [`Outlet::retry`].
@@ -57,7 +57,6 @@ impl<E: SendEngine> Outlet<E> {
             wants: None,
             pause: PAUSES.0,
             stuck_since: None,
-            patience: PATIENCE,
         }
     }
 
@@ -111,7 +110,7 @@ impl<E: SendEngine> Outlet<E> {
                 break;
             }
         }
-        if self.stuck_since.is_some_and(|since| now.since(since) >= self.patience) {
+        if self.is_stuck(now) {
             self.try_each_once(socket, &mut report);
             self.stuck_since = Some(now);
         }
@@ -156,12 +155,22 @@ impl<E: SendEngine> Outlet<E> {
             self.pause = PAUSES.0;
             self.stuck_since = Some(now);
         }
-        (self.wants, self.patience) = match full {
-            Full::Buffer => (Some(Retry::Writable), PATIENCE),
-            Full::Device => (Some(Retry::At(now + self.pause)), PATIENCE_WITH_DEVICE),
-        };
+        self.wants = Some(match full {
+            Full::Buffer => Retry::Writable,
+            Full::Device => Retry::At(now + self.pause),
+        });
         if !progress && full == Full::Device {
             self.pause = (self.pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Whether nothing was taken for as long as may be.
+    fn is_stuck(&self, now: Time) -> bool {
+        let lasts = |patience| self.stuck_since.is_some_and(|since| now.since(since) >= patience);
+        match self.wants {
+            Some(Retry::Writable) => lasts(PATIENCE),
+            Some(Retry::At(_)) => self.pause == PAUSES.1 && lasts(PATIENCE_WITH_DEVICE),
+            None => false,
         }
     }
 
@@ -290,14 +299,29 @@ mod tests {
             let batch = batch_of(&[(0, vec![round]), (1, vec![round]), (0, vec![round])]);
             report.add(outlet.send(&socket, now, &batch));
         }
-        while outlet.wants().is_some() {
-            now = now + PAUSES.1;
+        while let Some(Retry::At(at)) = outlet.wants() {
+            now = at;
             report.add(outlet.retry(&socket, now));
         }
         let most = PATIENCE_WITH_DEVICE + PAUSES.1;
         assert!(now.since(start) <= most, "once for all that waits");
         assert_eq!((report.sent, report.dropped), (100, 200));
         assert_eq!(outlet.engine().taken[&to(1)], Vec::from_iter(0..100));
+    }
+
+    /// The machine is busy: it empties the device's queue after 20 ms, and each attempt is 5 ms late.
+    #[test]
+    fn what_a_busy_machine_is_late_with_is_not_dropped() {
+        let script = [(0, Full::Device); 5].into();
+        let mut outlet = Outlet::new(Scripted { script, ..Scripted::default() });
+        let (socket, mut now) = (socket(), Time::ZERO);
+        let mut report = outlet.send(&socket, now, &batch_of(&[(0, vec![1]), (1, vec![2])]));
+        while let Some(Retry::At(at)) = outlet.wants() {
+            now = at + Duration::from_millis(5);
+            report.add(outlet.retry(&socket, now));
+        }
+        assert!(now.since(Time::ZERO) > Duration::from_millis(20));
+        assert_eq!((report.sent, report.dropped), (2, 0));
     }
 
     #[test]
