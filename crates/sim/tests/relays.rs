@@ -103,11 +103,12 @@ fn seeds_with_all_that_limits_and_important_updates_pass() {
 }
 
 /// In the first, what is important took a link beyond what may leave in 100 ms, by a byte. In the second, a link that
-/// bore everything again lacked an update. In the others, what somebody had been sent was forgotten as it came to share
-/// the allowance of others who had been silent.
+/// bore everything again lacked an update. In the next two, what somebody had been sent was forgotten as it came to share
+/// the allowance of others who had been silent. In the last, somebody lacked an update where flows waited by turns
+/// however much was left due.
 #[test]
 fn seeds_with_limits_as_drawn_pass() {
-    for seed in [1_903_257, 2_400_566, 13_000_666, 13_002_335] {
+    for seed in [1_903_257, 2_400_566, 13_000_666, 13_002_335, 14_000_274] {
         let (important, levels_first) = (None, None);
         passes(&OverlayConfig { important, levels_first, ..limited_by_all(3, seed) });
     }

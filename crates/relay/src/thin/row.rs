@@ -40,6 +40,9 @@ const FIRST_CREDIT: f32 = -0.1;
 const FLOODED: f32 = 0.1;
 /// There is room to spare only where less waits on average, seconds of the budget.
 const ROOMY: f32 = 0.02;
+/// Flows that get all they send wait by turns while no more than this was left due, as time of the budget. More is
+/// left where a shortage lasts that is not seen yet, and that is for the light ones to bear.
+const BY_TURNS: Duration = Duration::from_millis(10);
 /// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
 /// The golden ratio, as a part of all numbers: its multiples are spread evenly.
@@ -104,6 +107,9 @@ pub(crate) struct Row {
     urgent_share: f32,
     /// Whether anything has come since it was last looked for what is due.
     has_news: bool,
+    /// The newest of all that came, and of all that had come at the last look.
+    newest: LogNumber,
+    looked_at: LogNumber,
     /// What was due and did not go last, in nanoseconds.
     left_due: i64,
     /// The mean of what of it was still there when more came, in seconds.
@@ -249,6 +255,7 @@ impl Row {
         has_room: impl FnOnce() -> bool,
     ) -> Noted {
         let (seen, is_roomy) = (millis(now), self.is_roomy());
+        self.newest = self.newest.max(news.update);
         let Some(place) = self.find(news.flow) else {
             let may_open = has_room()
                 && !self.creditless.as_ref().is_some_and(|creditless| creditless.has_of(news.flow));
@@ -551,6 +558,8 @@ impl Row {
         let passed = now.since(core::mem::replace(&mut self.served, now)).as_secs_f32().min(1.0);
         let (at, floor) = (millis(now), fairness.floor_millis());
         let (is_flooded, is_roomy) = (self.backlog > FLOODED, self.is_roomy());
+        let before = core::mem::replace(&mut self.looked_at, self.newest);
+        let by_turns = !self.is_short && self.left_due <= BY_TURNS.as_nanos() as i64;
         let (mut place, mut due) = (0, 0);
         while let Some(pair) = self.pairs.get_mut(place as usize) {
             pair.fresh = 0;
@@ -572,17 +581,19 @@ impl Row {
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
                 // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
                 // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
-                // has waited for the most of its own intervals.
+                // has waited for the most of its own intervals. Where all flows get all they send, and a moment brings
+                // a little too much, they wait by turns, so that none misses anything.
                 let silent = at.wrapping_sub(pair.sent);
                 let (is_late, is_first) = (silent > floor, pair.gets_nearly_all());
                 let (missed, last) = match (is_late, is_first) {
                     (true, _) => (0, silent as f32),
-                    (_, true) => (pair.missed.round() as u8, pair.weight),
+                    (_, true) if by_turns => (pair.shortfall(before), pair.weight),
+                    (_, true) => (pair.missed(), pair.weight),
                     (_, false) if is_flooded => (0, silent as f32 / 1e3 * pair.rate),
                     (_, false) => (0, pair.credit.max(0.0)),
                 };
                 let turn = if is_late { 0 } else { 1 + u64::from(!is_first) };
-                // The lowest key goes first: by turn, then by level, then by what was missed and by `last`, whose
+                // The lowest key goes first: by turn, then by level, then by the shortfall and by `last`, whose
                 // bits are inverted because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40 | u64::from(!missed) << 32;
                 self.order.push((key | u64::from(!last.to_bits()), place));

@@ -183,6 +183,18 @@ impl Pair {
         }
     }
 
+    /// What it has missed lately, in whole updates.
+    pub(super) fn missed(&self) -> u8 {
+        self.missed.round() as u8
+    }
+
+    /// The same, and one more if something of it has waited since the last look, when the newest of all was this: it
+    /// would be missed next.
+    pub(super) fn shortfall(&self, before: LogNumber) -> u8 {
+        let has_waited = self.all().next().is_some_and(|oldest| oldest <= before);
+        self.missed().saturating_add(u8::from(has_waited))
+    }
+
     pub(super) fn gets_most(&self) -> bool {
         self.is_free() || 2.0 * self.rate >= self.demand
     }

@@ -451,10 +451,13 @@ struct Many {
     row: Row,
     allowance: Allowance,
     down: Down,
+    window: Duration,
     updates: u64,
     now: u64,
     /// What went: when, and of which flow.
     sent: Vec<(u64, FlowId)>,
+    /// When an update came in place of an older one, and of which flow.
+    replaced: Vec<(u64, FlowId)>,
 }
 
 impl Many {
@@ -465,7 +468,16 @@ impl Many {
     fn new(updates: u64) -> Many {
         let (row, allowance) = (Row::default(), Allowance::default());
         let down = Down { bits: 0, updates };
-        Many { row, allowance, down, updates: 0, now: 0, sent: Vec::new() }
+        Many {
+            row,
+            allowance,
+            down,
+            window: WINDOW,
+            updates: 0,
+            now: 0,
+            sent: Vec::new(),
+            replaced: Vec::new(),
+        }
     }
 
     fn note(&mut self, flow: FlowId, weight: f32) {
@@ -473,7 +485,10 @@ impl Many {
         let order = self.updates;
         let (update, series) = (order << 16 | u64::from(flow), order as u16);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };
-        self.row.note(Time::from_millis(self.now), &news, || true);
+        let noted = self.row.note(Time::from_millis(self.now), &news, || true);
+        if let Noted::Replaces(_) = noted {
+            self.replaced.push((self.now, flow));
+        }
     }
 
     /// Some flows are there for this long.
@@ -495,7 +510,7 @@ impl Many {
             let due: Vec<FlowId> = flows.clone().filter(is_due).collect();
             due.into_iter().for_each(|flow| self.note(flow, weight(flow)));
             let (now, mut chosen) = (Time::from_millis(self.now), Vec::new());
-            self.allowance.advance(now, TICK, spare(self.down), WINDOW);
+            self.allowance.advance(now, TICK, spare(self.down), self.window);
             let how = (self.down, Fairness::default());
             self.row.serve(now, how, &mut self.allowance, &mut chosen);
             self.sent.extend(chosen.iter().map(|update| (self.now, *update as u16 as FlowId)));
@@ -545,6 +560,29 @@ fn those_who_come_together_are_seen_in_turn_and_then_evenly() {
     for from in (7_000..9_800).step_by(200) {
         assert!((38..=60).contains(&at(from)), "{} of 50 from {from} on", at(from));
     }
+}
+
+/// Forty send 25 a second each, and seven one or two. The budget holds 30 more. Then the seven send more for 40 ms, for
+/// which that makes up in a second: until then some wait, but none for so long that it misses an update.
+#[test]
+fn what_is_short_for_a_moment_takes_nothing_from_who_gets_all_it_sends() {
+    let mut many = Many::new(1_040);
+    // Five looks are 100 ms exactly.
+    many.window = Duration::from_millis(98);
+    let weight = |flow| 1.0 / (1.0 + flow as f32);
+    for _ in 0..10 {
+        (100..107).for_each(|flow| many.note(flow, 1.0));
+        many.pass_weighted(500, 0..40, weight);
+    }
+    for _ in 0..2 {
+        (100..107).for_each(|flow| many.note(flow, 1.0));
+        many.pass_weighted(Many::LOOK, 0..40, weight);
+    }
+    many.pass_weighted(3_960, 0..40, weight);
+    many.replaced.retain(|(at, _)| *at > 5_000);
+    assert_eq!(many.replaced, []);
+    let counts: Vec<usize> = (0..40).map(|flow| many.count(flow, (5_000, 9_000))).collect();
+    assert!(counts.iter().all(|count| *count >= 99), "of 100: {counts:?}");
 }
 
 #[test]
