@@ -123,7 +123,7 @@ impl Relay {
         let Ended(session) = ended;
         if self.ports.is_link(session) {
             // Its branches stay, and what is for them is counted as unreachable.
-            self.pause_upstreams(session);
+            self.pause_upstreams(now, session);
             if let Some(key) = self.link_at(session).map(|link| *link.key()) {
                 self.note(Notice::LinkDown { key });
             }
@@ -160,10 +160,9 @@ impl Relay {
         {
             self.by_token.remove(&rights.token());
         }
-        if let Peer::Branch(session) = port.peer {
+        if let Peer::Branch(_) = port.peer {
             self.overlay.windows.remove(&index);
             self.branch_closed(now, port.comtree_index, index);
-            self.forget_asked(session, port.comtree);
         } else if let Peer::Participant(_) = port.peer {
             entry.addresses.give_back(now, port.address, port.owner);
             self.comtrees.member_left(port.comtree_index, port.held_key);

@@ -381,7 +381,7 @@ impl Relay {
         self.end_by_tokens(now);
         self.sweep_routes(now);
         self.thinning.sweep(now);
-        self.sweep_upstreams();
+        self.sweep_upstreams(now);
         self.say_all();
         self.unmute(now);
         self.look_at_ports(now);

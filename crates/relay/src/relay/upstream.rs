@@ -28,6 +28,8 @@ const ASK_TAKES: Duration = Duration::from_millis(200);
 const LEAST_ASKED: usize = 128;
 /// In a subscription's lifetime the parent is asked again so often.
 const REFRESHES: u32 = 4;
+/// What a neighbour was asked is known for so many lifetimes of a subscription: it is swept a while after it has expired.
+const REMEMBERED: u32 = 2;
 
 /// A comtree's subscriptions at its parent.
 pub(super) struct Upstream {
@@ -61,8 +63,10 @@ impl Upstream {
 pub(super) struct LastAsked {
     /// The number of the last packet. It may be the parent again before the link has new keys.
     sequence: u32,
-    /// The groups that it may take for wanted still, as long as its branch is there.
+    /// The groups that it may take for wanted still, also if the branch was closed here: it may have kept its own.
     groups: BTreeSet<Group>,
+    /// By then they have expired there.
+    until: Time,
 }
 
 /// A packet that waits for its acknowledgement.
@@ -85,7 +89,8 @@ impl Relay {
         if let Some(place) = place {
             let groups = self.groups_at_parent(place);
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
-            self.overlay.last_asked.insert((session, comtree), LastAsked { sequence, groups });
+            // What was asked before its link went down is remembered already.
+            self.remember_asked(now, (session, comtree), groups).sequence = sequence;
             self.table.set_upwards(comtree, None);
         }
         if let Some(port) = parent
@@ -138,7 +143,7 @@ impl Relay {
     }
 
     /// A link is down: nothing can be asked over it, and its next packets have new numbers.
-    pub(super) fn pause_upstreams(&mut self, session: SessionIndex) {
+    pub(super) fn pause_upstreams(&mut self, now: Time, session: SessionIndex) {
         for place in 0..self.overlay.upstreams.len() {
             if self.overlay.upstreams[place].session == session {
                 let groups = self.groups_at_parent(place);
@@ -146,8 +151,7 @@ impl Relay {
                 upstream.in_flight.clear();
                 let comtree = upstream.comtree;
                 self.table.pause_asking(comtree);
-                let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
-                asked.groups.extend(groups);
+                self.remember_asked(now, (session, comtree), groups);
             }
         }
         self.overlay.last_asked.retain(|(of, _), asked| {
@@ -156,11 +160,24 @@ impl Relay {
         });
     }
 
-    /// A branch is no more, and its neighbour gives up what was asked over it.
-    pub(super) fn forget_asked(&mut self, session: SessionIndex, comtree: Comtree) {
-        if let Some(asked) = self.overlay.last_asked.get_mut(&(session, comtree)) {
-            asked.groups.clear();
-        }
+    /// Notes that a neighbour may take these groups for wanted, beside those that are noted already.
+    fn remember_asked(
+        &mut self,
+        now: Time,
+        whose: (SessionIndex, Comtree),
+        groups: BTreeSet<Group>,
+    ) -> &mut LastAsked {
+        let until = now + REMEMBERED * self.lifetime_at(whose.0);
+        let asked = self.overlay.last_asked.entry(whose).or_default();
+        asked.until = until;
+        asked.groups.extend(groups);
+        asked
+    }
+
+    /// How long a subscription lives at a neighbour.
+    fn lifetime_at(&self, session: SessionIndex) -> Duration {
+        let lifetime = self.link_at(session).and_then(Link::lifetime);
+        lifetime.unwrap_or(self.subscription_lifetime)
     }
 
     /// When [`Relay::drive_upstreams`] has something to do next.
@@ -264,7 +281,7 @@ impl Relay {
         self.counters.subscriptions_asked += groups.len() as u64;
         let len = self.push_subscribe(session, len);
         self.pace(now, place, session, len);
-        self.ask_old_parent_too(comtree, &groups);
+        self.ask_old_parent_too(now, comtree, &groups);
         let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
         self.overlay.upstreams[place].sequence = sequence;
         self.overlay.upstreams[place].in_flight.push_back(flight);
@@ -286,18 +303,20 @@ impl Relay {
 
     /// As long as a parent is being succeeded, the old one hears what the next one is asked. It is not
     /// told again: what it does not bring, the next one does.
-    fn ask_old_parent_too(&mut self, comtree: Comtree, groups: &[GroupIndex]) {
+    fn ask_old_parent_too(&mut self, now: Time, comtree: Comtree, groups: &[GroupIndex]) {
         let Some(index) = self.comtrees.find(comtree) else { return };
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
         let Some(old) = succession.old else { return };
         let changes = || groups.iter().map(|group| self.table.change_asked(*group));
         changes().for_each(|change| succession.ask_old(change.group(), change.wanted()));
         let (Some(session), most) = (self.link_of(old), self.datagrams_of(old)) else { return };
+        let until = now + REMEMBERED * self.lifetime_at(session);
         let mut left = groups;
         // Its datagrams may be shorter than the next one's.
         while !left.is_empty() {
             let asked = self.overlay.last_asked.entry((session, comtree)).or_default();
             asked.sequence = asked.sequence.wrapping_add(1);
+            asked.until = until;
             let Some(room) = self.replies.room() else {
                 return self.counters.drop(DropReason::RepliesFull);
             };
@@ -379,13 +398,20 @@ impl Relay {
         Ok(())
     }
 
-    /// Asks parents again for a part of what is wanted, so that it does not expire there.
-    pub(super) fn sweep_upstreams(&mut self) {
+    /// Asks parents again for a part of what is wanted, so that it does not expire there; and forgets what has expired at
+    /// neighbours that were parents.
+    pub(super) fn sweep_upstreams(&mut self, now: Time) {
+        self.overlay.last_asked.retain(|_, asked| {
+            if asked.until <= now {
+                asked.groups.clear();
+            }
+            // The numbers go on as long as the link has its keys.
+            asked.sequence != 0 || !asked.groups.is_empty()
+        });
         for place in 0..self.overlay.upstreams.len() {
             let Upstream { comtree, session, .. } = self.overlay.upstreams[place];
             // What is asked lives as long as the parent says.
-            let lifetime = self.link_at(session).and_then(Link::lifetime);
-            let lifetime = lifetime.unwrap_or(self.subscription_lifetime);
+            let lifetime = self.lifetime_at(session);
             let rounds = lifetime.as_millis() / u128::from(REFRESHES) / SWEEP_EVERY.as_millis();
             let rounds = (rounds as u64).max(1);
             let to_refresh = &mut self.overlay.upstreams[place].to_refresh;

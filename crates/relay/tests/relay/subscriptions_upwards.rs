@@ -5,6 +5,7 @@ use crate::support::{COMTREE, Sent, World, at_site, keyring, path_of_thread};
 use canopy_relay::{
     BranchId, BranchRole, Change, Mode, Notice, Relay, RelayConfig, Siblings, TableLimits,
 };
+use canopy_session::SessionLimits;
 use canopy_wire::{Comtree, DropReason, Flags, Group, Level};
 use std::time::Duration;
 
@@ -204,9 +205,12 @@ fn a_parent_is_not_asked_for_what_it_wants_itself() {
 /// not bring until it expires.
 #[test]
 fn a_parent_that_comes_back_hears_what_nobody_wants_any_more() {
-    for case in
-        ["wanted until it is none", "wanted until it is asked", "wanted until the link is down"]
-    {
+    for case in [
+        "wanted until it is none",
+        "wanted until it is asked",
+        "wanted until the link is down",
+        "wanted until a detour",
+    ] {
         let mut world = line(2);
         world.pass(Duration::from_millis(200));
         for group in [GROUP, GROUP + 1] {
@@ -229,9 +233,15 @@ fn a_parent_that_comes_back_hears_what_nobody_wants_any_more() {
                 set(&mut world, BranchRole::Parent);
                 world.unsubscribe(1, GROUP);
             }
-            _ => {
+            "wanted until the link is down" => {
                 world.participants[1].session.unsubscribe(Group::new(GROUP));
                 cut_links(&mut world, Duration::from_secs(1));
+            }
+            _ => {
+                take_detour(&mut world, branch);
+                world.participants[1].session.unsubscribe(Group::new(GROUP));
+                world.pass(Duration::from_secs(2));
+                world.add_branch(COMTREE, 1, (0, 1), BranchRole::Parent);
             }
         }
         world.pass(Duration::from_secs(3));
@@ -250,6 +260,38 @@ fn cut_links(world: &mut World, time: Duration) {
             world.threads[thread].handle_timeout(world.now);
             drop(world.collect(thread));
         }
+    }
+}
+
+/// The link to the parent is down, and the relay has no branch there until it is back. The parent does not hear of that.
+fn take_detour(world: &mut World, branch: BranchId) {
+    cut_links(world, Duration::from_secs(1));
+    world.threads[1].apply(world.now, Change::RemoveBranch(branch)).unwrap();
+}
+
+/// By then it has expired there, and a relay remembers nothing for ever.
+#[test]
+fn what_a_parent_was_asked_long_before_it_comes_back_is_forgotten() {
+    let lifetime = Duration::from_secs(10);
+    for (away, changes) in [(lifetime / 2, 2), (3 * lifetime, 1)] {
+        let mut world = line_of(2, |site| {
+            let limits = SessionLimits { subscription: lifetime, ..SessionLimits::default() };
+            RelayConfig { limits, ..at_site(Mode::Immediate, site) }
+        });
+        world.pass(Duration::from_millis(200));
+        for group in [GROUP, GROUP + 1] {
+            world.subscribe(1, group, 3);
+        }
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        take_detour(&mut world, branch);
+        world.unsubscribe(1, GROUP);
+        world.pass(away);
+        world.subscribe(1, GROUP + 1, 3);
+        let asked = world.threads[1].counters().subscriptions_asked;
+        world.add_branch(COMTREE, 1, (0, 1), BranchRole::Parent);
+        world.pass(Duration::from_millis(200));
+        assert_eq!(world.threads[1].counters().subscriptions_asked, asked + changes, "{away:?}");
+        assert_eq!((at(&world, 0), world.threads[0].subscriptions()), (None, 1), "{away:?}");
     }
 }
 
