@@ -173,6 +173,9 @@ fn worlds_with_meshed_cores_pass() {
 /// Graphs of the Internet Topology Zoo, where they are there; and seeds. Interoute has 110 nodes, Ntt is in 16 parts.
 const ZOO: [(&str, u64); 5] =
     [("Abilene", 1), ("BtEurope", 2), ("AttMpls", 2011), ("Interoute", 1), ("Ntt", 1)];
+/// And with meshed cores: in the first a parent comes back after a detour, in the second relays and all their neighbours do not
+/// hear from the controller for a while.
+const ZOO_MESHED: [(&str, u64); 2] = [("Geant2012", 5007), ("Esnet", 5003)];
 /// Links are proposed on graphs of this many nodes at most: others take too long.
 const PROPOSED_UP_TO: usize = 25;
 
@@ -188,15 +191,32 @@ fn zoo() -> Option<PathBuf> {
     Some(given.map_or(beside, PathBuf::from))
 }
 
-#[test]
+/// One of them, and a run on it.
 #[allow(clippy::disallowed_methods, reason = "a test reads the networks that it is about")]
+fn of_zoo(folder: &Path, name: &str, seed: u64) -> (Network, TopologyConfig) {
+    let file = folder.join(format!("{name}.gml"));
+    let network = Network::from_file(&file, &std::fs::read(&file).unwrap()).unwrap();
+    (network, TopologyConfig::new(&file.display().to_string(), seed))
+}
+
+#[test]
+fn graphs_of_the_topology_zoo_with_meshed_cores_pass() {
+    let Some(folder) = zoo() else { return };
+    for (name, seed) in ZOO_MESHED {
+        let (network, mut config) = of_zoo(&folder, name, seed);
+        config.core = Core::Mesh;
+        let report = run_topology(&network, &config).unwrap();
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.meshed > 2 && report.deliveries_expected > 1_000, "{report:?}");
+    }
+}
+
+#[test]
 fn graphs_of_the_topology_zoo_pass() {
     let Some(folder) = zoo() else { return };
     let (mut parts, mut expected) = (0, 0);
     for (name, seed) in ZOO {
-        let file = folder.join(format!("{name}.gml"));
-        let network = Network::from_file(&file, &std::fs::read(&file).unwrap()).unwrap();
-        let mut config = TopologyConfig::new(&file.display().to_string(), seed);
+        let (network, mut config) = of_zoo(&folder, name, seed);
         let report = run_topology(&network, &config).unwrap();
         assert_eq!(report.verdict(), Ok(()), "{report:?}");
         parts = parts.max(report.components);

@@ -272,6 +272,7 @@ impl World<'_> {
         };
         if !blocked.iter().all(has_witness) {
             self.excuse_all(until + FOUND_IN);
+            self.excuse_excess(until + FOUND_IN);
         }
     }
 

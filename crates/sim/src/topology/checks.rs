@@ -34,6 +34,7 @@ impl World<'_> {
             let largest = meshes.max().unwrap_or(0) as u32;
             self.told.meshed = self.told.meshed.max(largest);
         }
+        self.look_at_excess();
         self.check_bounds();
     }
 
@@ -159,6 +160,7 @@ impl World<'_> {
     /// After all have left, nothing is reserved, and relays have nothing but links.
     pub(crate) fn finish(&mut self) {
         self.check_proposed();
+        self.look_at_excess();
         let Some(controller) = &self.process.controller else {
             return self.model.broken(self.now, "there is no controller at last");
         };
@@ -172,10 +174,12 @@ impl World<'_> {
             if items > 0 {
                 faults.push(format!("relay {relay} has {items} items after all have left"));
             }
-            let counters = machine.counters();
-            for reason in [DropReason::OverBudget, DropReason::ComtreeOverBudget] {
-                if counters.dropped(reason) > 0 {
-                    let count = counters.dropped(reason);
+            let of_comtrees = machine.counters().dropped(DropReason::ComtreeOverBudget);
+            for (reason, count) in [
+                (DropReason::OverBudget, self.excess_at(relay)),
+                (DropReason::ComtreeOverBudget, of_comtrees),
+            ] {
+                if count > 0 {
                     faults.push(format!("relay {relay} dropped {count} within limits: {reason:?}"));
                 }
             }

@@ -13,6 +13,7 @@ mod control_plane;
 mod controller;
 mod deed;
 mod drawing;
+mod excess;
 mod faults;
 mod graph;
 mod load;

@@ -4,6 +4,7 @@ use super::config::{TopologyConfig, TopologySabotage};
 use super::controller::{Channel, Process};
 use super::deed::Deed;
 use super::drawing;
+use super::excess::Excess;
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
 use super::load::Loading;
@@ -152,6 +153,7 @@ pub(crate) struct World<'a> {
     pub(crate) people: Vec<Participant>,
     pub(crate) model: Model,
     pub(crate) told: Told,
+    pub(crate) excess: Excess,
     pub(crate) faults: Vec<Planned>,
     /// Whether the controller looks for better trees.
     pub(crate) improves: bool,
@@ -317,6 +319,7 @@ impl<'a> World<'a> {
             issuer,
             tokens: 0,
             told: Told::default(),
+            excess: Excess::default(),
             improves,
             operates,
             draws,
