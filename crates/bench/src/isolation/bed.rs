@@ -31,6 +31,7 @@ pub(super) struct Relay {
     stdout: BufReader<ChildStdout>,
     settings: PathBuf,
     head: String,
+    comtrees: [u32; 2],
     key: String,
     port: u16,
 }
@@ -55,12 +56,12 @@ fn ip(side: Side, relay: usize, end: u8) -> Ipv4Addr {
 }
 
 impl Bed {
-    /// Starts what is needed, with so many data threads, on these processors.
+    /// Starts what is needed, with so many data threads, on these processors, and these comtrees.
     pub(super) fn new(
         shared: Shared,
         folder: &Path,
-        threads: u16,
-        pins: &str,
+        threads: (u16, &str),
+        comtrees: [u32; 2],
     ) -> anyhow::Result<Bed> {
         let make = || {
             Namespace::new().context("the lab needs hosts of its own; run it as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN")
@@ -75,7 +76,7 @@ impl Bed {
             if let Some(first) = relays.first() {
                 connect([&first.host, &host], Side::Link, 0, [1, 2])?;
             }
-            relays.push(Relay::start(host, folder, number, threads, pins)?);
+            relays.push(Relay::start(host, folder, number, threads, comtrees)?);
         }
         if let [first, second] = &relays[..] {
             first.join(second, "child", 2)?;
@@ -108,8 +109,8 @@ impl Relay {
         host: Namespace,
         folder: &Path,
         number: usize,
-        threads: u16,
-        pins: &str,
+        (threads, pins): (u16, &str),
+        comtrees: [u32; 2],
     ) -> anyhow::Result<Relay> {
         let settings = folder.join(format!("relay-{number}.toml"));
         let site = number + 1;
@@ -117,9 +118,8 @@ impl Relay {
                     member_up_packets = 0\nmember_up_bits = 0\nsessions_per_ip = 0\n\
                     handshakes_per_ip = 0\nhandshakes_per_prefix = 0\n"
             .to_owned();
-        let comtrees: String =
-            [1, 2].iter().map(|id| format!("[[comtree]]\nid = {id}\nsite = {site}\n")).collect();
-        fs::write(&settings, format!("{head}{comtrees}"))?;
+        let tables = comtrees.map(|id| format!("[[comtree]]\nid = {id}\nsite = {site}\n"));
+        fs::write(&settings, format!("{head}{}", tables.concat()))?;
         let mut command = Command::new(std::env::current_exe()?);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
             command.env_remove(name);
@@ -140,7 +140,7 @@ impl Relay {
             bail!("a relay of the lab did not start; what it says above tells why");
         };
         let key = key.to_owned();
-        Ok(Relay { host, child, stdout, settings, head, key, port: address.port() })
+        Ok(Relay { host, child, stdout, settings, head, comtrees, key, port: address.port() })
     }
 
     /// Joins it with another, which is at this end of the link.
@@ -151,7 +151,7 @@ impl Relay {
             "{}[[link]]\nname = \"link\"\nkey = \"{}\"\naddress = \"{address}\"\n",
             self.head, other.key
         );
-        for id in [1, 2] {
+        for id in self.comtrees {
             text += &format!(
                 "[[comtree]]\nid = {id}\nsite = {own_site}\n\
                  branches = [{{ link = \"link\", role = \"{role}\", site = {site} }}]\n"

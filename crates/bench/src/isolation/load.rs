@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 const PUBLISHERS: usize = 20;
 const EVERY: Duration = Duration::from_millis(20);
 const RECEIVERS: usize = 4;
-const WORLD: Comtree = Comtree(1);
-const FLOOD: Comtree = Comtree(2);
+pub(super) const WORLD: Comtree = Comtree(1);
 const GROUP: u32 = 7;
 /// What is under way when the last update was published.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -122,6 +121,8 @@ pub(super) struct Offered {
 pub struct IsolationFlooder {
     #[arg(long)]
     relay: SocketAddr,
+    #[arg(long)]
+    comtree: u32,
     /// Where a member is subscribed to the flood
     #[arg(long)]
     subscriber_at: Option<SocketAddr>,
@@ -147,12 +148,13 @@ impl IsolationFlooder {
         canopy_net::be_nice(NICE)?;
         let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
         let mut members = Members::new(MAX_DATAGRAM + 1, false)?;
-        let session = || Session::new(SessionConfig::new(FLOOD, [0xf1; 16]));
-        members.add([(FROM, 0).into(), self.relay], &options, Some(session()), false)?;
+        let comtree = Comtree(self.comtree);
+        let session = Session::new(SessionConfig::new(comtree, [0xf1; 16]));
+        members.add([(FROM, 0).into(), self.relay], &options, Some(session), false)?;
         if let Some(relay) = self.subscriber_at {
             // It reads little of what comes; that is its own loss.
             let options = SocketOptions { receive_buffer: 16 << 10, ..options };
-            let mut session = Session::new(SessionConfig::new(FLOOD, [0xf2; 16]));
+            let mut session = Session::new(SessionConfig::new(comtree, [0xf2; 16]));
             session.subscribe(Group::new(GROUP), Level(0));
             members.add([(FROM, 0).into(), relay], &options, Some(session), true)?;
         }
@@ -163,7 +165,8 @@ impl IsolationFlooder {
         print_line("ready")?;
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
-        let packet = one_update(members.list[0].session.as_ref().context("it has no session")?)?;
+        let session = members.list[0].session.as_ref().context("it has no session")?;
+        let packet = one_update(session, comtree)?;
         let (started, mut sent, mut packets, mut tended) = (Instant::now(), 0, 0, Instant::now());
         while started.elapsed().as_secs_f64() < self.seconds {
             let due = (started.elapsed().as_secs_f64() * self.pps) as u64;
@@ -213,10 +216,10 @@ fn burst(
 }
 
 /// A packet of one short update.
-fn one_update(session: &Session) -> anyhow::Result<Vec<u8>> {
+fn one_update(session: &Session, comtree: Comtree) -> anyhow::Result<Vec<u8>> {
     let mut out = [0; MAX_DATAGRAM];
     let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM)?;
     writer.push(&Record::new(Group::new(GROUP).address(), 0, &[0; 32]));
-    let len = writer.finish(&Header::new(Kind::Updates, session.id(), FLOOD));
+    let len = writer.finish(&Header::new(Kind::Updates, session.id(), comtree));
     Ok(out[..len].to_vec())
 }

@@ -41,6 +41,9 @@ pub struct IsolationLab {
     /// Packets a second of the flood, as many as this machine can send
     #[arg(long, value_name = "N", default_value_t = 400_000)]
     flood_pps: u32,
+    /// The flood's comtree. The world's is 1, and comtrees whose numbers are alike modulo 7 share a receive buffer
+    #[arg(long, value_name = "ID", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    flood_comtree: u32,
     /// Seconds of each walk
     #[arg(long, value_name = "S", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=8))]
@@ -219,7 +222,8 @@ impl IsolationLab {
         let mut pins = relay_on.clone();
         pins.push(*load_on);
         let pins: Vec<_> = pins.iter().take(threads.into()).map(ToString::to_string).collect();
-        let bed = Bed::new(at, &folder, threads, &pins.join(","))?;
+        let comtrees = [load::WORLD.0, self.flood_comtree];
+        let bed = Bed::new(at, &folder, (threads, &pins.join(",")), comtrees)?;
         let length = Duration::from_secs(self.seconds.into());
         let flooder = match flooded {
             Flooded::Quiet => None,
@@ -260,6 +264,7 @@ impl IsolationLab {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["lab", "isolation-flooder", "--pps", &self.flood_pps.to_string()]);
         command.args(["--relay", &bed.address(Side::Flood, 0).to_string()]);
+        command.args(["--comtree", &self.flood_comtree.to_string()]);
         if at != Shared::Input {
             let subscriber_at = bed.address(Side::Flood, at.far());
             command.args(["--subscriber-at", &subscriber_at.to_string()]);
