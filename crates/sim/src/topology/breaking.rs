@@ -276,6 +276,14 @@ impl World<'_> {
         }
     }
 
+    /// Places may be taken away without the word of their relays, which send on what their members say.
+    fn excuse_excess(&mut self, until: Time) {
+        // What was dropped before is not excused by it.
+        self.look_at_excess();
+        let far = (0..self.worlds.len()).map(|world| self.far(world)).max();
+        self.excess.excuse(self.now, until + far.unwrap_or_default());
+    }
+
     /// Channels that were blocked go on, or have ended by now.
     fn reopen(&mut self) {
         for relay in 0..self.channels.len() {

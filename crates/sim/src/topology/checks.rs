@@ -38,6 +38,13 @@ impl World<'_> {
         self.check_bounds();
     }
 
+    /// Looks at what relays have dropped as over budget.
+    pub(crate) fn look_at_excess(&mut self) {
+        let machines = self.machines.iter();
+        let dropped = machines.map(|of| of.counters().dropped(DropReason::OverBudget));
+        self.excess.look(self.now, dropped);
+    }
+
     fn look_whether_settled(&mut self) {
         let Some(controller) = &self.process.controller else { return };
         // Where links are exchanged or better trees are looked for, and where an operator has moved a world shortly before,
@@ -176,7 +183,7 @@ impl World<'_> {
             }
             let of_comtrees = machine.counters().dropped(DropReason::ComtreeOverBudget);
             for (reason, count) in [
-                (DropReason::OverBudget, self.excess_at(relay)),
+                (DropReason::OverBudget, self.excess.found(relay)),
                 (DropReason::ComtreeOverBudget, of_comtrees),
             ] {
                 if count > 0 {

@@ -1,8 +1,7 @@
 //! What relays drop of what they were sent beyond what is reserved, and when that is nobody's fault: the places of a relay
 //! that nobody answers for are taken away, and it cannot know that as long as it does not hear from the controller.
 
-use super::world::World;
-use canopy_wire::{DropReason, Time};
+use canopy_wire::Time;
 
 /// What relays have dropped as over budget, as far as was looked.
 #[derive(Default)]
@@ -19,7 +18,7 @@ pub(crate) struct Excess {
 impl Excess {
     /// Looks at what each relay has dropped by now. What was dropped since the last look is excused if anything excused it
     /// in that time.
-    fn look(&mut self, now: Time, dropped: impl Iterator<Item = u64>) {
+    pub(crate) fn look(&mut self, now: Time, dropped: impl Iterator<Item = u64>) {
         let is_excused =
             self.excused.iter().any(|(from, until)| *from < now && self.looked <= *until);
         self.looked = now;
@@ -32,26 +31,15 @@ impl Excess {
             self.found[relay] += if is_excused { 0 } else { more };
         }
     }
-}
 
-impl World<'_> {
-    pub(crate) fn look_at_excess(&mut self) {
-        let machines = self.machines.iter();
-        let dropped = machines.map(|of| of.counters().dropped(DropReason::OverBudget));
-        self.excess.look(self.now, dropped);
+    /// Relays may send more than is reserved in this time, and others drop that.
+    pub(crate) fn excuse(&mut self, from: Time, until: Time) {
+        self.excused.push((from, until));
     }
 
-    /// A relay may send more than is reserved from now on, and other relays drop that.
-    pub(crate) fn excuse_excess(&mut self, until: Time) {
-        // What was dropped before is not excused by it.
-        self.look_at_excess();
-        let far = (0..self.worlds.len()).map(|world| self.far(world)).max();
-        self.excess.excused.push((self.now, until + far.unwrap_or_default()));
-    }
-
-    /// What a relay has dropped as over budget though nothing excused it, as far as was looked.
-    pub(crate) fn excess_at(&self, relay: usize) -> u64 {
-        self.excess.found.get(relay).copied().unwrap_or(0)
+    /// What a relay has dropped though nothing excused it, as far as was looked.
+    pub(crate) fn found(&self, relay: usize) -> u64 {
+        self.found.get(relay).copied().unwrap_or(0)
     }
 }
 
@@ -63,10 +51,10 @@ mod tests {
     fn only_what_is_dropped_while_places_may_be_taken_away_is_excused() {
         let mut excess = Excess::default();
         let at = Time::from_millis;
+        excess.excuse(at(1_000), at(2_200));
         let mut found = |now, dropped: [u64; 2]| {
-            excess.excused = vec![(at(1_000), at(2_200))];
             excess.look(at(now), dropped.into_iter());
-            [excess.found[0], excess.found[1]]
+            [0, 1].map(|relay| excess.found(relay))
         };
         assert_eq!(found(500, [1, 0]), [1, 0]);
         assert_eq!(found(1_000, [1, 2]), [1, 2], "it has just begun");
