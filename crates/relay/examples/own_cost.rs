@@ -1,0 +1,145 @@
+//! What the relay's own code costs for a delivery, without sockets: a crowd of 90 in one group, each with 20 updates of
+//! 100 bytes a second, on a relay that this process drives. Prints nanoseconds for a delivery, of the time in which it takes
+//! datagrams and lays out what it sends, seals included. `cargo run --release -p canopy-relay --example own_cost`
+
+use canopy_relay::{
+    ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
+    TableLimits, UnixTime,
+};
+use canopy_session::{Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits, State};
+use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+const COMTREE: Comtree = Comtree(1);
+const GROUP: Group = Group::new(7);
+const MEMBERS: u16 = 90;
+/// Each publishes once in this time.
+const ROUND: Duration = Duration::from_millis(50);
+/// Rounds in which all join, their budgets grow and tables get their size; and those that are measured.
+const WARM_UP: usize = 60;
+const MEASURED: usize = 100;
+const FIRST_PORT: u16 = 10_000;
+
+/// What was sent in a call: to whom, in segments of which length, and the bytes.
+type Sent = Vec<(SocketAddr, usize, Vec<u8>)>;
+
+struct Crowd {
+    relay: Relay,
+    sessions: Vec<Session>,
+    now: Time,
+    spent: Duration,
+}
+
+fn ip_port(number: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number as u8 + 1], FIRST_PORT + number as u16))
+}
+
+impl Crowd {
+    fn new(mode: Mode) -> Crowd {
+        let config = RelayConfig {
+            mode,
+            comtrees: vec![ComtreeConfig::new(COMTREE, 1)],
+            trust: None,
+            origin: UnixTime(0),
+            places: Places::new(MEMBERS.into()),
+            max_sessions: MEMBERS.into(),
+            max_datagram: SAFE_DATAGRAM as u16,
+            slow_suites: 0,
+            address_rest: ADDRESS_REST,
+            life: None,
+            log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
+            limits: SessionLimits::default(),
+            tables: TableLimits::default(),
+            budgets: Budgets::default(),
+            gate: Gate::open(),
+            smallest_set: None,
+        };
+        let relay = Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16]);
+        let session = |number: u16| {
+            let mut session = Session::new(SessionConfig::new(COMTREE, [number as u8; 16]));
+            session.subscribe(GROUP, Level(0));
+            session
+        };
+        let sessions = (0..MEMBERS).map(session).collect();
+        Crowd { relay, sessions, now: Time::from_millis(1), spent: Duration::ZERO }
+    }
+
+    /// Takes a datagram's time.
+    fn take(&mut self, number: usize, datagram: &mut [u8]) {
+        let began = Instant::now();
+        self.relay.handle_datagram(self.now, ip_port(number), datagram);
+        self.spent += began.elapsed();
+    }
+
+    /// All say what they have to say, such as reports.
+    fn talk(&mut self) {
+        let mut out = [0; MAX_DATAGRAM];
+        for number in 0..self.sessions.len() {
+            while let Some(len) = self.sessions[number].poll_transmit(self.now, &mut out) {
+                self.take(number, &mut out[..len]);
+            }
+        }
+    }
+
+    /// What is due is sent, and heard.
+    fn send(&mut self) {
+        let (mut sent, mut copying) = (Sent::new(), Duration::ZERO);
+        let began = Instant::now();
+        self.relay.handle_timeout(self.now);
+        self.relay.transmit(self.now, |batch| {
+            let began = Instant::now();
+            for transmit in batch.transmits() {
+                let bytes = batch.parts(transmit).flatten().copied().collect();
+                sent.push((transmit.to.remote, usize::from(transmit.segment).max(1), bytes));
+            }
+            copying += began.elapsed();
+        });
+        self.spent += began.elapsed() - copying;
+        for (to, segment, mut bytes) in sent {
+            let session = &mut self.sessions[usize::from(to.port() - FIRST_PORT)];
+            for datagram in bytes.chunks_mut(segment) {
+                // One that is refused is not what this measures.
+                let _ = session.handle_datagram(self.now, datagram, |_| ());
+            }
+        }
+    }
+
+    /// A round, in which the relay sends so many times, after as many updates each.
+    fn pass(&mut self, sends: usize) {
+        self.talk();
+        let mut out = [0; MAX_DATAGRAM];
+        for number in 0..self.sessions.len() {
+            let session = &mut self.sessions[number];
+            if session.state() == State::Connected {
+                let payload = [number as u8; 100];
+                let len = session.publish(GROUP.address(), Level(0), Flags(0), &payload, &mut out);
+                self.take(number, &mut out[..len.expect("it fits")]);
+            }
+            if (number + 1) % (self.sessions.len() / sends) == 0 {
+                let next = self.now + Duration::from_nanos(1);
+                self.now = next.next_multiple(ROUND / sends as u32);
+                self.send();
+            }
+        }
+    }
+}
+
+fn main() {
+    for (name, mode, sends) in [
+        ("immediate, one by one", Mode::Immediate, usize::from(MEMBERS)),
+        ("immediate, all at once", Mode::Immediate, 1),
+        ("a tick of 50 ms", Mode::Periodic { tick: ROUND }, 1),
+        ("a tick of 5 ms", Mode::Periodic { tick: ROUND / 10 }, 10),
+    ] {
+        let mut crowd = Crowd::new(mode);
+        (0..WARM_UP).for_each(|_| crowd.pass(sends));
+        let before = crowd.relay.counters().deliveries_out;
+        crowd.spent = Duration::ZERO;
+        (0..MEASURED).for_each(|_| crowd.pass(sends));
+        let deliveries = crowd.relay.counters().deliveries_out - before;
+        let each = crowd.spent.as_nanos() as f64 / deliveries as f64;
+        println!("{name}: {each:.1} ns for each of {deliveries} deliveries");
+    }
+}
