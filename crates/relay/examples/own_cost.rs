@@ -2,6 +2,8 @@
 //! 100 bytes a second, on a relay that this process drives. Prints nanoseconds for a delivery, of the time in which it takes
 //! datagrams and lays out what it sends, seals included. `cargo run --release -p canopy-relay --example own_cost`
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
+
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
     TableLimits, UnixTime,
