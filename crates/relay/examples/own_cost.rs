@@ -68,7 +68,7 @@ impl Crowd {
         Crowd { relay, sessions, now: Time::from_millis(1), spent: Duration::ZERO }
     }
 
-    /// Takes a datagram's time.
+    /// The relay takes a datagram, and the time of that counts.
     fn take(&mut self, number: usize, datagram: &mut [u8]) {
         let began = Instant::now();
         self.relay.handle_datagram(self.now, ip_port(number), datagram);
@@ -137,6 +137,8 @@ fn main() {
     ] {
         let mut crowd = Crowd::new(mode);
         (0..WARM_UP).for_each(|_| crowd.pass(sends));
+        let is_member = |session: &Session| session.state() == State::Connected;
+        assert!(crowd.sessions.iter().all(is_member), "somebody is not let in");
         let before = crowd.relay.counters().deliveries_out;
         crowd.spent = Duration::ZERO;
         (0..MEASURED).for_each(|_| crowd.pass(sends));
