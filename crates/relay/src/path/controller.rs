@@ -88,6 +88,10 @@ const USED: f64 = 0.7;
 const RECOVERED: f64 = 0.96;
 /// When the rate is this many times what the path bore, without a sign of congestion, the path has become faster.
 const SURPASSED: f64 = 1.1;
+/// Once reports come again that had ceased, the rate is this part of what it was, or this many times the most that
+/// had arrived lately, if that is less.
+const REGAINED: f64 = 0.5;
+const REGAINED_OF_SEEN: f64 = 2.0;
 /// Reports that come at once are no reason to grow faster.
 const LEAST_LAG: f64 = 0.05;
 
@@ -148,6 +152,8 @@ pub(crate) struct Controller {
     is_starting: bool,
     halved_at: Time,
     reported_at: Time,
+    /// What is sent again at once when reports come again, if they have ceased; otherwise 0.
+    regained: f64,
 }
 
 impl Controller {
@@ -172,6 +178,7 @@ impl Controller {
             is_starting: true,
             halved_at: now - Duration::from_secs(10),
             reported_at: now,
+            regained: 0.0,
         }
     }
 
@@ -193,6 +200,11 @@ impl Controller {
         let r_recv = self.r_recv(seen);
         self.most_seen = r_recv.max(self.most_seen * (1.0 - FADES * since.min(1.0)));
         let (queue, stood) = self.queue(seen);
+        let regained = core::mem::take(&mut self.regained);
+        if regained > 0.0 {
+            // What was lost while no reports came is answered already: the rate was halved for it.
+            (self.missing, self.lost, self.loss) = (seen.missing, seen.missing, 0.0);
+        }
         let has_lost = self.count_loss(seen, since);
         let signal = queue + DLOSS * (self.loss / PLRREF).powi(2);
         // What was lost before is answered already.
@@ -212,6 +224,9 @@ impl Controller {
         let is_used = r_recv > self.rate * USED;
         if sign > aim {
             self.cut(seen, since, r_recv, sign - aim, stood);
+        } else if regained > 0.0 {
+            self.rate = self.rate.max(regained);
+            self.is_starting = true;
         } else if self.is_emptying(now) {
             // Kept as low as it is.
         } else if self.rate < self.bears * RECOVERED {
@@ -235,8 +250,12 @@ impl Controller {
     }
 
     /// No report has arrived for several intervals while updates were sent (RFC 8085 §3.1.10's
-    /// circuit breaker): halves, of what is sent at `sent_rate`.
+    /// circuit breaker): halves, of what is sent at `sent_rate`. Once reports come again, and no queue stands, it begins
+    /// as a newcomer does, at half of what it was (as TCP's slow start goes on from there).
     pub(crate) fn starve(&mut self, now: Time, sent_rate: u64) {
+        if self.regained == 0.0 {
+            self.regained = (self.rate * REGAINED).min(self.most_seen * REGAINED_OF_SEEN);
+        }
         let halved = self.rate.min((sent_rate as f64).max(LEAST_RATE as f64)) / 2.0;
         self.rate = halved.max(LEAST_RATE as f64);
         self.congested_at = now;

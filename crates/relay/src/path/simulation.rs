@@ -36,6 +36,8 @@ pub(crate) struct Scene {
     pub(crate) jitter: Duration,
     /// Participants look at what has arrived once in so long: a game does in each frame.
     pub(crate) frame: Duration,
+    /// Nothing passes the bottleneck from then, for so long.
+    pub(crate) outage: (Duration, Duration),
     pub(crate) time: Duration,
 }
 
@@ -51,6 +53,7 @@ impl Scene {
         apart: Duration::ZERO,
         jitter: Duration::ZERO,
         frame: Duration::ZERO,
+        outage: (Duration::ZERO, Duration::ZERO),
         time: Duration::from_secs(60),
     };
 }
@@ -251,8 +254,11 @@ impl World {
     fn enqueue(&mut self, datagram: Datagram) {
         let bits = u64::from(8 * (datagram.bytes + HEADERS));
         let most = self.scene.rates[0] * self.scene.buffer.as_micros() as u64 / 1_000_000;
+        let (from, long) = self.scene.outage;
+        let since = self.now.wrapping_sub(from.as_micros() as u64);
+        let is_away = since < long.as_micros() as u64;
         let is_lost = self.dice.below(1000) < self.scene.loss;
-        if !is_lost && self.queued + bits <= most {
+        if !is_lost && !is_away && self.queued + bits <= most {
             self.queued += bits;
             self.queue.push_back(datagram);
         }

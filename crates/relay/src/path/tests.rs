@@ -237,6 +237,28 @@ fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
     }
 }
 
+/// It bore what was sent before the outage, or a fifth of it.
+#[test]
+fn a_path_that_was_away_bears_as_much_within_two_seconds() {
+    const M: u64 = 1_000_000;
+    for (rate, demand) in
+        [(100 * M, 20_000), (100 * M, 100_000), (100 * M, M), (100 * M, 5 * M), (M, 5 * M)]
+    {
+        for (seconds, tick) in [1, 4, 8].into_iter().flat_map(|long| TICKS.map(|tick| (long, tick)))
+        {
+            let outage = (millis(20_000), millis(1000 * seconds));
+            let outcome = run(Scene { rates: [rate; 3], demand, outage, tick, ..Scene::ONE }, 1);
+            let again = 200 + 10 * seconds as usize;
+            let (begin, end) = (again + 20, again + 80);
+            let standing = outcome.standing_p95_between(begin, end);
+            let used = outcome.utilisation(begin..end) * rate as f64 / rate.min(demand) as f64;
+            let what = format!("{rate}, {demand}, {seconds} s, {tick:?}: {standing:.1}, {used:.3}");
+            println!("{what}");
+            assert!(standing <= 60.0 && used >= 0.85, "{what}");
+        }
+    }
+}
+
 /// It is of UDP payload, as budgets are.
 #[test]
 fn probes_and_their_reports_are_a_percent() {
