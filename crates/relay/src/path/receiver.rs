@@ -11,7 +11,7 @@ const PROBE_BITS: u64 = 8 * 68;
 /// Probes are one part in so many of the bits that a receiver is sent, and its reports as many.
 const PART: u64 = 200;
 /// Between two probes: at least so long, and a part of the round trip, so that no more than
-/// [`PROBES`] are under way.
+/// [`PROBES`] are under way. The round trip may have become longer: the same part of what is waited for a report.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const ROUND_TRIP_PART: u32 = 4;
 /// Between two probes while updates flow: at most so long, whatever part of them that is.
@@ -60,6 +60,8 @@ pub(crate) struct ReceiverPath {
     /// The number of the last probe, and of the last one that was reported on; 0 before the first.
     last: u32,
     reported: u32,
+    /// When the first probe after that one was sent.
+    unanswered_since: Time,
     /// The last report, and what had been sent when its probe left.
     report: Option<(Report, Traffic)>,
     round_trip: Duration,
@@ -83,7 +85,8 @@ impl ReceiverPath {
         if self.controller.is_none() && self.last >= MANY_UNANSWERED {
             return before.at + SELDOM;
         }
-        let least = LEAST_PAUSE.max(self.round_trip / ROUND_TRIP_PART).min(MOST_PAUSE);
+        let trip = self.round_trip.max(before.at.since(self.unanswered_since));
+        let least = LEAST_PAUSE.max(trip / ROUND_TRIP_PART).min(MOST_PAUSE);
         let is_paid = sent.since(before.sent).bits() >= PROBE_BITS * PART;
         let pause = if self.limit() == 0 { CALM_PAUSE.max(least) } else { least };
         before.at + if is_paid { pause } else { MOST_PAUSE }
@@ -92,6 +95,9 @@ impl ReceiverPath {
     /// Notes that a probe is sent now, after so much has been sent. Returns its number.
     pub(crate) fn probe(&mut self, now: Time, sent: Traffic) -> u32 {
         let before = self.last_probe();
+        if self.last == self.reported {
+            self.unanswered_since = now;
+        }
         // A number that has come round is 8 of them later still.
         self.last = self.last.checked_add(1).unwrap_or(PROBES);
         self.probes[(self.last % PROBES) as usize] = SentProbe { at: now, sent };
@@ -108,8 +114,7 @@ impl ReceiverPath {
         if unanswered <= STARVED_AFTER {
             return;
         }
-        let oldest = self.reported.wrapping_add(1).max(self.last.saturating_sub(PROBES - 1));
-        let waited = now.since(self.probes[(oldest % PROBES) as usize].at);
+        let waited = now.since(self.unanswered_since);
         let patience = STARVED.max(self.round_trip * 2);
         if waited >= patience && now.since(self.starved_at) >= patience {
             self.starved_at = now;
@@ -162,6 +167,9 @@ impl ReceiverPath {
     fn note(&mut self, now: Time, report: &Report, probe: SentProbe) {
         self.round_trip = now.since(probe.at);
         self.reported = report.number;
+        let next =
+            if report.number == self.last { self.last } else { report.number.wrapping_add(1) };
+        self.unanswered_since = self.probes[(next % PROBES) as usize].at;
         self.report = Some((*report, probe.sent));
     }
 

@@ -259,6 +259,24 @@ fn a_path_that_was_away_bears_as_much_within_two_seconds() {
     }
 }
 
+/// The buffer then holds two seconds, so for as long no report comes of any probe that was sent since. Draining that
+/// takes a few seconds more.
+#[test]
+fn a_path_that_falls_to_a_tenth_is_followed_though_its_queue_takes_seconds() {
+    const M: u64 = 1_000_000;
+    for (rates, most) in [([10 * M, M, 10 * M], 60.0), ([M, M / 10, M], 100.0)] {
+        for tick in TICKS {
+            let outcome = run(Scene { rates, demand: 5 * rates[0], tick, ..Scene::ONE }, 1);
+            let (begin, end) = (300, 390);
+            let standing = outcome.standing_p95_between(begin, end);
+            let used = outcome.utilisation(begin..end);
+            let what = format!("{rates:?}, tick {tick:?}: {standing:.1} ms, {used:.3}");
+            println!("{what}");
+            assert!(standing <= most && used >= 0.85, "{what}");
+        }
+    }
+}
+
 /// It is of UDP payload, as budgets are.
 #[test]
 fn probes_and_their_reports_are_a_percent() {
