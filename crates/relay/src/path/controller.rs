@@ -89,7 +89,7 @@ const RECOVERED: f64 = 0.96;
 /// When the rate is this many times what the path bore, without a sign of congestion, the path has become faster.
 const SURPASSED: f64 = 1.1;
 /// Once reports come again that had ceased, the rate is this part of what it was, or this many times the most that
-/// had arrived lately, if that is less.
+/// had arrived, if that is less; and no more than a newcomer's.
 const REGAINED: f64 = 0.5;
 const REGAINED_OF_SEEN: f64 = 2.0;
 /// Reports that come at once are no reason to grow faster.
@@ -152,8 +152,8 @@ pub(crate) struct Controller {
     is_starting: bool,
     halved_at: Time,
     reported_at: Time,
-    /// What is sent again at once when reports come again, if they have ceased; otherwise 0.
-    regained: f64,
+    /// What is sent again once a report comes without a sign of congestion, if reports have ceased.
+    regained: Option<f64>,
 }
 
 impl Controller {
@@ -178,7 +178,7 @@ impl Controller {
             is_starting: true,
             halved_at: now - Duration::from_secs(10),
             reported_at: now,
-            regained: 0.0,
+            regained: None,
         }
     }
 
@@ -200,8 +200,8 @@ impl Controller {
         let r_recv = self.r_recv(seen);
         self.most_seen = r_recv.max(self.most_seen * (1.0 - FADES * since.min(1.0)));
         let (queue, stood) = self.queue(seen);
-        let regained = core::mem::take(&mut self.regained);
-        if regained > 0.0 {
+        let regained = self.regained.take();
+        if regained.is_some() {
             // What was lost while no reports came is answered already: the rate was halved for it.
             (self.missing, self.lost, self.loss) = (seen.missing, seen.missing, 0.0);
         }
@@ -224,9 +224,13 @@ impl Controller {
         let is_used = r_recv > self.rate * USED;
         if sign > aim {
             self.cut(seen, since, r_recv, sign - aim, stood);
-        } else if regained > 0.0 {
+            // A path may hold what it cannot pass, or come back slower.
+            self.regained = regained.map(|_| 0.0);
+        } else if let Some(regained) = regained {
             self.rate = self.rate.max(regained);
-            self.is_starting = true;
+            // What the path is known to bear is sent again below.
+            self.is_starting = regained > 0.0 || self.rate >= self.bears * RECOVERED;
+            (self.empty_at, self.emptying_until) = (now, None);
         } else if self.is_emptying(now) {
             // Kept as low as it is.
         } else if self.rate < self.bears * RECOVERED {
@@ -250,11 +254,15 @@ impl Controller {
     }
 
     /// No report has arrived for several intervals while updates were sent (RFC 8085 §3.1.10's
-    /// circuit breaker): halves, of what is sent at `sent_rate`. Once reports come again, and no queue stands, it begins
-    /// as a newcomer does, at half of what it was (as TCP's slow start goes on from there).
+    /// circuit breaker): halves, of what is sent at `sent_rate`. Once a report comes without a sign
+    /// of congestion, half of what it was is sent again (none of it, if one with such a sign came first), and it begins as a
+    /// newcomer's.
     pub(crate) fn starve(&mut self, now: Time, sent_rate: u64) {
-        if self.regained == 0.0 {
-            self.regained = (self.rate * REGAINED).min(self.most_seen * REGAINED_OF_SEEN);
+        if self.regained.is_none() {
+            // Before the second report nothing is known to have arrived.
+            let seen = if self.most_seen > 0.0 { self.most_seen } else { f64::INFINITY };
+            let most = (seen * REGAINED_OF_SEEN).min(FIRST_RATE as f64);
+            self.regained = Some((self.rate * REGAINED).min(most));
         }
         let halved = self.rate.min((sent_rate as f64).max(LEAST_RATE as f64)) / 2.0;
         self.rate = halved.max(LEAST_RATE as f64);

@@ -11,7 +11,7 @@ const PROBE_BITS: u64 = 8 * 68;
 /// Probes are one part in so many of the bits that a receiver is sent, and its reports as many.
 const PART: u64 = 200;
 /// Between two probes: at least so long, and a part of the round trip, so that no more than
-/// [`PROBES`] are under way. The round trip may have become longer: the same part of what is waited for a report.
+/// [`PROBES`] are under way. It may have become longer: a part of how long a report is waited for, too.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const ROUND_TRIP_PART: u32 = 4;
 /// Between two probes while updates flow: at most so long, whatever part of them that is.

@@ -36,8 +36,9 @@ pub(crate) struct Scene {
     pub(crate) jitter: Duration,
     /// Participants look at what has arrived once in so long: a game does in each frame.
     pub(crate) frame: Duration,
-    /// Nothing passes the bottleneck from then, for so long.
+    /// The bottleneck takes nothing from then, for so long; or takes what its buffer holds, and passes nothing.
     pub(crate) outage: (Duration, Duration),
+    pub(crate) holds: bool,
     pub(crate) time: Duration,
 }
 
@@ -54,6 +55,7 @@ impl Scene {
         jitter: Duration::ZERO,
         frame: Duration::ZERO,
         outage: (Duration::ZERO, Duration::ZERO),
+        holds: false,
         time: Duration::from_secs(60),
     };
 }
@@ -254,9 +256,7 @@ impl World {
     fn enqueue(&mut self, datagram: Datagram) {
         let bits = u64::from(8 * (datagram.bytes + HEADERS));
         let most = self.scene.rates[0] * self.scene.buffer.as_micros() as u64 / 1_000_000;
-        let (from, long) = self.scene.outage;
-        let since = self.now.wrapping_sub(from.as_micros() as u64);
-        let is_away = since < long.as_micros() as u64;
+        let is_away = self.is_away() && !self.scene.holds;
         let is_lost = self.dice.below(1000) < self.scene.loss;
         if !is_lost && !is_away && self.queued + bits <= most {
             self.queued += bits;
@@ -264,7 +264,15 @@ impl World {
         }
     }
 
+    fn is_away(&self) -> bool {
+        let (from, long) = self.scene.outage;
+        self.now.wrapping_sub(from.as_micros() as u64) < long.as_micros() as u64
+    }
+
     fn serve(&mut self) {
+        if self.is_away() && self.scene.holds {
+            return;
+        }
         self.credit += self.capacity() as f64 * STEP_MICROS as f64 * 1e-6;
         let one_way = self.scene.round_trip.as_micros() as u64 / 2;
         while let Some(first) = self.queue.front() {

@@ -237,26 +237,59 @@ fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
     }
 }
 
-/// It bore what was sent before the outage, or a fifth of it.
+/// From two seconds after an outage on, a receiver is limited to less than it wants in so many tenths of a second of the
+/// next six.
+fn limited_after(scene: Scene, seed: u64) -> usize {
+    let again = ((scene.outage.0 + scene.outage.1).as_millis() / 100) as usize;
+    let limits = &run(scene, seed).limits[0][again + 20..again + 80];
+    limits.iter().filter(|limit| **limit != 0 && **limit < scene.demand).count()
+}
+
 #[test]
 fn a_path_that_was_away_bears_as_much_within_two_seconds() {
     const M: u64 = 1_000_000;
-    for (rate, demand) in
-        [(100 * M, 20_000), (100 * M, 100_000), (100 * M, M), (100 * M, 5 * M), (M, 5 * M)]
-    {
-        for (seconds, tick) in [1, 4, 8].into_iter().flat_map(|long| TICKS.map(|tick| (long, tick)))
-        {
+    for demand in [50_000, 100_000, M, 5 * M] {
+        for (from, seconds) in [(20_000, 1), (20_000, 4), (20_000, 9), (300, 4)] {
+            for tick in TICKS {
+                let outage = (millis(from), millis(1000 * seconds));
+                let scene = Scene { rates: [100 * M; 3], demand, outage, tick, ..Scene::ONE };
+                let limited = limited_after(scene, 1);
+                let what = format!("{demand}, from {from} for {seconds} s, {tick:?}: {limited}");
+                println!("{what}");
+                assert_eq!(limited, 0, "{what}");
+            }
+        }
+    }
+    let outage = (millis(20_000), millis(9_000));
+    let jitter = millis(20);
+    let scene = Scene { rates: [100 * M; 3], demand: M, outage, jitter, ..Scene::ONE };
+    let limited: Vec<usize> = (0..20).map(|seed| limited_after(scene, seed)).collect();
+    println!("jitter of 20 ms: {limited:?}");
+    assert!(limited.iter().all(|tenths| *tenths <= 15), "{limited:?}");
+}
+
+/// It bears a fifth of what is wanted, and loses what comes in the outage, or holds some of it.
+#[test]
+fn a_slow_path_that_was_away_is_used_again_and_its_queue_stays_short() {
+    const M: u64 = 1_000_000;
+    for (holds, seconds, after) in [(false, 1, 20), (false, 4, 20), (false, 9, 20), (true, 4, 40)] {
+        for tick in TICKS {
             let outage = (millis(20_000), millis(1000 * seconds));
-            let outcome = run(Scene { rates: [rate; 3], demand, outage, tick, ..Scene::ONE }, 1);
-            let again = 200 + 10 * seconds as usize;
-            let (begin, end) = (again + 20, again + 80);
-            let standing = outcome.standing_p95_between(begin, end);
-            let used = outcome.utilisation(begin..end) * rate as f64 / rate.min(demand) as f64;
-            let what = format!("{rate}, {demand}, {seconds} s, {tick:?}: {standing:.1}, {used:.3}");
+            let outcome = run(Scene { outage, holds, tick, ..Scene::ONE }, 1);
+            let begin = 200 + 10 * seconds as usize + after;
+            let standing = outcome.standing_p95_between(begin, begin + 60);
+            let used = outcome.utilisation(begin..begin + 60);
+            let what = format!("holds {holds}, {seconds} s, {tick:?}: {standing:.1}, {used:.3}");
             println!("{what}");
             assert!(standing <= 60.0 && used >= 0.85, "{what}");
         }
     }
+    // It comes back with half of it.
+    let outage = (millis(20_000), millis(4_000));
+    let outcome = run(Scene { rates: [M, M / 2, M], outage, ..Scene::ONE }, 1);
+    let (standing, used) = (outcome.standing_p95_between(260, 390), outcome.utilisation(260..390));
+    println!("back with half: {standing:.1}, {used:.3}");
+    assert!(standing <= 60.0 && used >= 0.85, "{standing:.1}, {used:.3}");
 }
 
 /// The buffer then holds two seconds, so for as long no report comes of any probe that was sent since. Draining that
