@@ -2,7 +2,9 @@
 
 use crate::{SendBatch, Transmit, Unsent};
 use canopy_wire::Path;
-use std::collections::VecDeque;
+use core::net::IpAddr;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 
 /// The most bytes that wait.
 pub const MAX_WAITING_BYTES: usize = 4 << 20;
@@ -30,6 +32,8 @@ pub struct Backlog {
     bytes: VecDeque<u8>,
     /// Where `bytes` begins, counted since the backlog was made.
     base: u64,
+    /// How many sends wait for each address.
+    waiting_for: HashMap<IpAddr, u32>,
 }
 
 impl Backlog {
@@ -39,6 +43,7 @@ impl Backlog {
             sends: VecDeque::with_capacity(MAX_WAITING_SENDS),
             bytes: VecDeque::with_capacity(MAX_WAITING_BYTES),
             base: 0,
+            waiting_for: HashMap::new(),
         }
     }
 
@@ -50,6 +55,11 @@ impl Backlog {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.sends.is_empty()
+    }
+
+    /// Whether anything waits for an address.
+    pub fn waits_for(&self, address: IpAddr) -> bool {
+        self.waiting_for.contains_key(&address)
     }
 
     /// How many bytes wait; those that are shared count once.
@@ -87,25 +97,16 @@ impl Backlog {
                 before = (unsent.datagrams == 0).then_some((transmit, start));
             }
             self.sends.push_back(Waiting { to, start, skip: 0, len, segment });
+            *self.waiting_for.entry(to.remote.ip()).or_default() += 1;
         }
         dropped
     }
 
-    /// Adds sends that wait to an empty batch, at most `most`: the first from place `from` on that are not
-    /// `held`, without a gap. They wait on until [`Backlog::settle`] says what became of them. Returns the place
-    /// of the first.
-    pub fn offer(
-        &self,
-        batch: &mut SendBatch,
-        from: usize,
-        most: usize,
-        held: impl Fn(&Path) -> bool,
-    ) -> usize {
-        let behind = self.sends.range(from..).take_while(|waiting| held(&waiting.to)).count();
-        let from = from + behind;
+    /// Adds the first sends that wait to an empty batch, at most `most`. They wait on until
+    /// [`Backlog::settle`] says what became of them.
+    pub fn offer(&self, batch: &mut SendBatch, most: usize) {
         let mut before: Option<Waiting> = None;
-        for waiting in self.sends.range(from..).take_while(|waiting| !held(&waiting.to)).take(most)
-        {
+        for waiting in self.sends.iter().take(most) {
             let same = |other: Waiting| {
                 (other.start, other.skip, other.segment)
                     == (waiting.start, waiting.skip, waiting.segment)
@@ -125,32 +126,48 @@ impl Backlog {
             batch.push_burst(waiting.to, &parts, waiting.segment);
             before = Some(*waiting);
         }
-        from
     }
 
-    /// The `offered` sends from place `from` on were offered. Those in `rest` wait on, with what is left of them;
-    /// the others are done with.
-    pub fn settle(&mut self, from: usize, offered: usize, rest: &[Unsent]) {
-        let mut place = from + offered;
+    /// The first `offered` sends were offered. Those in `rest` wait on, with what is left of them; the others
+    /// are done with.
+    pub fn settle(&mut self, offered: usize, rest: &[Unsent]) {
+        let (mut place, mut left) = (offered, rest.iter().peekable());
+        for done in 0..offered {
+            if left.next_if(|unsent| unsent.transmit as usize == done).is_none() {
+                self.forget(self.sends[done].to.remote.ip());
+            }
+        }
         // From the last on, so that none is written over before it was read.
         for unsent in rest.iter().rev() {
             place -= 1;
-            let waiting = self.sends[from + unsent.transmit as usize];
+            let waiting = self.sends[unsent.transmit as usize];
             let done = unsent.datagrams * u32::from(waiting.segment);
             self.sends[place] = Waiting { skip: waiting.skip + done, ..waiting };
         }
-        self.sends.drain(from..place);
+        self.sends.drain(..place);
         let start = self.sends.front().map_or(self.base + self.bytes.len() as u64, |w| w.start);
         self.bytes.drain(..(start - self.base) as usize);
         self.base = start;
     }
 
-    /// Drops all that waits. Returns how many datagrams it was.
-    pub fn drop_all(&mut self) -> u64 {
-        let datagrams = |one: &Waiting| (one.len - one.skip).div_ceil(one.segment.max(1).into());
-        let dropped = self.sends.iter().map(|one| u64::from(datagrams(one))).sum();
-        self.settle(0, self.sends.len(), &[]);
-        dropped
+    /// One send less waits for an address.
+    fn forget(&mut self, address: IpAddr) {
+        if let Entry::Occupied(mut count) = self.waiting_for.entry(address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Drops the first send. Returns how many datagrams it was.
+    pub fn drop_first(&mut self) -> u64 {
+        let first = self.sends.front();
+        let first = first.map(|one| (one.len - one.skip).div_ceil(one.segment.max(1).into()));
+        if first.is_some() {
+            self.settle(1, &[]);
+        }
+        first.unwrap_or(0).into()
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
 
     fn waiting(backlog: &Backlog) -> Vec<(u16, Vec<u8>, u16)> {
         let mut batch = SendBatch::new();
-        backlog.offer(&mut batch, 0, usize::MAX, |_| false);
+        backlog.offer(&mut batch, usize::MAX);
         let whole = |t: &Transmit| batch.parts(t).collect::<Vec<_>>().concat();
         batch.transmits().iter().map(|t| (t.to.remote.port(), whole(t), t.segment)).collect()
     }
@@ -195,7 +212,7 @@ mod tests {
         assert_eq!(again[89], (90, b"abcdefg".to_vec(), 3));
         assert_eq!(again[90], (91, b"own".to_vec(), 3));
         let mut offered = SendBatch::new();
-        backlog.offer(&mut offered, 0, 90, |_| false);
+        backlog.offer(&mut offered, 90);
         let [first, second] = [0, 89].map(|place| offered.transmits()[place]);
         assert!(offered.carries_the_same(&first, &second));
     }
@@ -215,56 +232,23 @@ mod tests {
         assert_eq!(waiting(&backlog), three);
         // The second is taken, and one datagram of the first.
         backlog.settle(
-            0,
             3,
             &[Unsent { transmit: 0, datagrams: 1 }, Unsent { transmit: 2, datagrams: 0 }],
         );
         assert_eq!(waiting(&backlog), [(1, bytes("cc"), 2), (3, bytes("aabbcc"), 2)]);
         // Although the first is sent in part, the next ones still need all of its bytes.
         backlog.push(&batch, all(&batch));
-        backlog.settle(0, 2, &[Unsent { transmit: 1, datagrams: 2 }]);
+        backlog.settle(2, &[Unsent { transmit: 1, datagrams: 2 }]);
         assert_eq!(waiting(&backlog)[..2], [(3, bytes("cc"), 2), (1, bytes("aabbcc"), 2)]);
         backlog.settle(
-            0,
             4,
             &[Unsent { transmit: 1, datagrams: 1 }, Unsent { transmit: 3, datagrams: 0 }],
         );
         let left = [(1, bytes("bbcc"), 2), (3, bytes("aabbcc"), 2)];
         assert_eq!(waiting(&backlog), left);
-        assert_eq!(backlog.drop_all(), 5);
-        assert_eq!((backlog.len(), backlog.bytes(), backlog.drop_all()), (0, 0, 0));
-    }
-
-    #[test]
-    fn those_behind_pass_who_is_held() {
-        let mut batch = SendBatch::new();
-        batch.push_datagram(to(1), b"a");
-        for number in [1, 2, 3, 1, 4] {
-            batch.push_same(to(number));
-        }
-        batch.push_datagram(to(5), b"b");
-        let mut backlog = Backlog::new();
-        backlog.push(&batch, all(&batch));
-        let held = |path: &Path| path.remote.port() == 1;
-        let mut passed = Vec::new();
-        let mut from = 0;
-        for (most, place, count) in [(9, 2, 2), (1, 3, 1), (9, 3, 1), (9, 3, 0)] {
-            let mut offered = SendBatch::new();
-            from = backlog.offer(&mut offered, from, most, held);
-            assert_eq!((from, offered.transmits().len()), (place, count));
-            let whole =
-                |t: &Transmit| (t.to.remote.port(), offered.parts(t).collect::<Vec<_>>().concat());
-            passed.extend(offered.transmits().iter().map(whole));
-            backlog.settle(from, count, &[]);
-        }
-        let own = |number| (number, b"a".to_vec());
-        assert_eq!(passed, [own(2), own(3), own(4), (5, b"b".to_vec())]);
-        assert_eq!(
-            waiting(&backlog),
-            [(1, b"a".to_vec(), 1), (1, b"a".to_vec(), 1), (1, b"a".to_vec(), 1)]
-        );
-        assert_eq!(backlog.drop_all(), 3);
-        assert_eq!(backlog.bytes(), 0);
+        assert_eq!(backlog.drop_first(), 2);
+        assert_eq!(backlog.drop_first(), 3);
+        assert_eq!((backlog.len(), backlog.bytes(), backlog.drop_first()), (0, 0, 0));
     }
 
     #[test]
@@ -280,7 +264,7 @@ mod tests {
         (0..MAX_WAITING_SENDS).for_each(|_| batch.push_same(to(1)));
         assert_eq!(backlog.push(&batch, all(&batch)), fit + 1);
         assert_eq!(backlog.len(), MAX_WAITING_SENDS);
-        backlog.settle(0, MAX_WAITING_SENDS, &[]);
+        backlog.settle(MAX_WAITING_SENDS, &[]);
         assert_eq!((backlog.len(), backlog.bytes()), (0, 0));
     }
 
@@ -295,11 +279,11 @@ mod tests {
             assert_eq!(backlog.push(&batch, all(&batch)), 0);
             if backlog.len() > 60 {
                 let mut offered = SendBatch::new();
-                backlog.offer(&mut offered, 0, 1, |_| false);
+                backlog.offer(&mut offered, 1);
                 let first = round - 60;
                 let whole = offered.parts(&offered.transmits()[0]).collect::<Vec<_>>().concat();
                 assert!(whole.iter().enumerate().all(|(at, byte)| *byte == at as u8 ^ first as u8));
-                backlog.settle(0, 1, &[]);
+                backlog.settle(1, &[]);
             }
         }
     }

@@ -150,6 +150,21 @@ impl SendBatch {
         self.transmits.push(Transmit { to: to.into(), first_part, ..before });
     }
 
+    /// Adds what is left of a send of another batch.
+    pub fn push_left(&mut self, of: &SendBatch, unsent: Unsent) {
+        let transmit = of.transmits[unsent.transmit as usize];
+        let mut skip = (unsent.datagrams * u32::from(transmit.segment)) as usize;
+        let first = self.parts.len();
+        for part in of.parts(&transmit) {
+            let from = skip.min(part.len());
+            skip -= from;
+            let start = self.bytes.len() as u32;
+            self.bytes.extend_from_slice(&part[from..]);
+            self.parts.push(Part { start, end: self.bytes.len() as u32 });
+        }
+        self.push_from(transmit.to, first, transmit.segment);
+    }
+
     /// Adds a send whose parts are in the batch's bytes already.
     pub fn push(&mut self, to: impl Into<Path>, parts: &[Part], segment: u16) -> &Transmit {
         let first = self.parts.len();

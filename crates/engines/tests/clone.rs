@@ -466,8 +466,9 @@ fn a_queue_that_stays_full_is_given_up_soon() {
     let report = sender.send(&group, Segments::one(&bytes).unwrap());
     assert_eq!(report.sent + report.dropped, 200, "{report:?}");
     assert!(report.dropped > 150, "{report:?}");
-    // The kernel is asked again after 5 ms at most, for each of three addresses.
-    assert!(report.waits < 3000, "given up within five seconds of pauses: {report:?}");
+    // At first once or twice for each of three addresses, and at the end once for each that is dropped.
+    let asked_again = report.waits - report.dropped;
+    assert!(asked_again < 100, "given up after 10 ms of pauses: {report:?}");
 }
 
 #[test]

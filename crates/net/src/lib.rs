@@ -14,6 +14,7 @@ mod kernel_drops;
 mod listener;
 mod options;
 mod outlet;
+mod passing;
 mod processor;
 mod readiness;
 mod receive;
