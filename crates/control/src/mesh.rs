@@ -204,9 +204,8 @@ impl State {
             return self.ledger.book(&booked(flows)).map(|()| new);
         }
         let joined = self.joined(comtree, hops);
-        let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
-        let before = meshed.map(Shape::core).unwrap_or_default();
-        // What is left of a core that is mended does for now: others join it later, without loss.
+        let before = old.as_ref().map(Shape::core).unwrap_or_default();
+        // What is left of a core that is mended does for now, and be it one relay: others join it later, without loss.
         let is_left =
             hops.iter().any(|hop| before.contains(&hop.relay) && self.is_running(hop.relay));
         let mut joins_later = match spare {

@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const MOST_NAMED: usize = 8;
 
 /// The relays of a part that have members, and how many members these are.
-#[derive(Default)]
 struct Part {
+    /// The relay that all others hang on.
+    top: RelayId,
     relays: Vec<RelayId>,
     members: u32,
 }
@@ -67,12 +68,20 @@ impl State {
             tops.insert(hop.relay, top);
             let (members, _) = shape.load(hop.relay);
             if members > 0 {
-                let part = parts.entry(top).or_default();
+                let empty = Part { top, relays: Vec::new(), members: 0 };
+                let part = parts.entry(top).or_insert(empty);
                 part.relays.push(hop.relay);
                 part.members += members;
             }
         }
         parts.into_values().collect()
+    }
+
+    /// The relay on which the part with the most members of the tree in force hangs, if that can be used.
+    pub(crate) fn top_of_largest_part(&self, comtree: Comtree) -> Option<RelayId> {
+        let parts = self.parts(comtree, &self.hops_of(comtree));
+        let largest = parts.iter().max_by_key(|part| (part.members, Reverse(part.top)));
+        largest.map(|part| part.top).filter(|top| self.is_running(*top))
     }
 
     /// The relays with members that are not in the part with the most, in words; nothing if all are together.

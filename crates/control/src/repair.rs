@@ -44,10 +44,12 @@ pub struct NewRelay {
 /// Which way a tree is looked for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Aim {
-    /// What stands of the old tree stays.
-    Keep,
+    /// What stands of the old tree stays, and the largest part of it hangs on the relay that it hangs on.
+    Stay,
     /// The same, and where nothing else joins two parts, so do links of the old tree that carry nothing now.
     Patch,
+    /// What stands of the old tree stays, below any root.
+    Keep,
     /// The least costly that is found.
     Best,
 }
@@ -285,7 +287,8 @@ impl State {
         let is_removing = self.links.values().any(|link| link.removing);
         let all = [Leaves::Removed, Leaves::None];
         let all = if is_removing { &all[..] } else { &all[..1] };
-        let ways = all.iter().flat_map(|leaves| [(Aim::Keep, *leaves), (Aim::Best, *leaves)]);
+        let aims = [Aim::Stay, Aim::Keep, Aim::Best];
+        let ways = all.iter().flat_map(|leaves| aims.map(|aim| (aim, *leaves)));
         for (aim, leaves) in ways {
             let hops = match self.choose_tree(comtree, aim, leaves, None) {
                 Ok((hops, _)) => hops,
@@ -367,6 +370,12 @@ impl State {
         let demand = Demand::new(&network, &endpoints, core).map_err(|error| error.to_string())?;
         let ask = planned.unwrap_or_default();
         let root = match ask.root {
+            // Who is the parent of whom stays, so that nothing is lost between those two.
+            None if matches!(aim, Aim::Stay | Aim::Patch) => {
+                let top = self.top_of_largest_part(comtree);
+                let node = top.and_then(|top| nodes.get(&top));
+                node.map_or(Root::Best, |node| Root::Node(*node))
+            }
             None => Root::Best,
             Some(root) => {
                 let name = self.relay_name(root);

@@ -156,10 +156,12 @@ fn nobody_takes_new_branches_before_a_relay_that_refuses_has_let_go() {
 }
 
 /// A chain of three with a standby parent over its ends. One of its links fails, so that it goes over the ends' link, and
-/// comes back; then that one does so: the chain has its root at the other end now, and who was the standby parent has one.
+/// comes back; then that one does so. Most members are at the end that was cut off, so the chain has its root there now, and
+/// who was the standby parent has one.
 fn turn_chain_round(dies: bool) {
     let mut bed = Bed::new(&[(0, 1), (1, 2)], Core::Center);
     [2, 1, 0].into_iter().for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    [3, 4].into_iter().for_each(|number| bed.enter(number, 0, 1000).unwrap());
     let ends = [bed.relays[0].0, bed.relays[2].0];
     let link = bed.controller.add_link(ends, rate(1_000_000), 1000).unwrap();
     bed.links.push((link, (0, 2)));

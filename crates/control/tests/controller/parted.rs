@@ -80,6 +80,33 @@ fn children_of_a_dead_hub_are_joined_by_another_way_though_leaves_are_cut_off() 
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 
+/// A relay and its parent that changed places would lose what is sent between them meanwhile.
+#[test]
+fn who_is_whose_parent_stays_in_what_stands() {
+    let ends: Vec<[usize; 2]> = (0..7).map(|at| [at, (at + 1) % 7]).collect();
+    let ring: Vec<_> = ends.iter().map(|[one, other]| (*one, *other, 1000)).collect();
+    // Which root is the best depends on what they send.
+    for (busy, failing) in (0..7).flat_map(|busy| (0..7).map(move |failing| (busy, failing))) {
+        let mut bed = Bed::new(7, 10_000_000, &ring);
+        let send = |at| if at == busy { 100_000 } else { 1000 };
+        (0..7).for_each(|at| _ = bed.enter(at as u8, &[at], limits(send(at), 100_000)).unwrap());
+        bed.exchange();
+        let roles = |bed: &Bed| -> Vec<[Option<Role>; 2]> {
+            let role = |link: usize| ends[link].map(|at| bed.role(at, link as u32 + 1));
+            (0..7).map(role).collect()
+        };
+        let stands = |roles: &[Option<Role>; 2]| roles.iter().flatten().any(|of| !of.is_standby());
+        let before = roles(&bed);
+        bed.set_link(failing as u32 + 1, ends[failing], false);
+        bed.exchange();
+        let after = roles(&bed);
+        let stood = (0..7).filter(|link| stands(&before[*link]) && stands(&after[*link]));
+        let turned = stood.filter(|link| before[*link] != after[*link]).count();
+        // The smaller of both parts has three relays at most.
+        assert!(turned <= 2, "{busy} sends, without {failing}: {before:?} {after:?}");
+    }
+}
+
 /// What a link that is down would need is reserved, so that all is carried once it is up again.
 #[test]
 fn what_could_not_be_carried_once_all_are_together_again_is_not_joined() {

@@ -127,6 +127,27 @@ fn a_relay_joins_what_is_left_of_a_core_that_is_mended_without_loss() {
 }
 
 #[test]
+fn nobody_joins_a_core_of_one_relay_at_once_when_it_is_mended() {
+    let mut bed = Bed::new(&[(0, 1), (1, 2), (2, 3)], Core::Mesh);
+    (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    bed.wait();
+    let core = bed.controller.mesh(bed.comtree());
+    let [core] = &core[..] else { panic!("two are in the core: {core:?}") };
+    let is_core = |(link, _): &&(LinkId, (usize, usize))| *link == core.link;
+    let (_, of_core) = *bed.links.iter().find(is_core).unwrap();
+    assert_eq!(of_core, (0, 1), "{:?}", bed.links);
+    bed.report(of_core, false);
+    assert!(bed.controller.mesh(bed.comtree()).is_empty());
+    // Another way between relays that can still be joined, which makes three that are all joined.
+    bed.add_link(1, 3);
+    bed.report((1, 2), false);
+    assert!(bed.controller.mesh(bed.comtree()).is_empty(), "nobody joins while others are cut off");
+    [(1, 2), (0, 1)].into_iter().for_each(|of| _ = bed.report(of, true));
+    bed.wait();
+    bed.are_peers(&[1, 2, 3]);
+}
+
+#[test]
 fn who_has_no_room_between_stays_outside() {
     // 0 would have to bring 3 all that the others send.
     let mut bed = Bed::new(&ALL[..5], Core::Mesh);
