@@ -330,7 +330,8 @@ impl State {
         step: &Step,
         before: &mut Picture,
     ) {
-        let again = step.told_again(before);
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let again = step.told_again(before, shape);
         for relay in &again {
             let item = self.comtree_base(comtree, *relay, before[relay].clone());
             op.effects.push(Effect::Comtree(comtree, *relay, item));

@@ -135,7 +135,7 @@ impl State {
                 branches.retain(|branch| !branch.role.is_standby());
             }
             if overlap.is_none() {
-                told.extend(step.told_again(&mut before));
+                told.extend(step.told_again(&mut before, running.shape.as_ref()));
             }
             op.effects.extend(told.iter().map(|at| tell(*at, before.get(at))));
             op.effects.push(Effect::Barrier(id));

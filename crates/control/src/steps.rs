@@ -79,13 +79,15 @@ impl Step {
         }
     }
 
-    /// The relays that are told before those two, each with what it has of these branches then.
-    pub(crate) fn told_again(&self, before: &mut Picture) -> Vec<RelayId> {
+    /// The relays that are told before those two, each with what it has of these branches then, some of which it may
+    /// have let go of; `shape` is the tree in force.
+    pub(crate) fn told_again(&self, before: &mut Picture, shape: Option<&Shape>) -> Vec<RelayId> {
         let Step::Peer(peering) = self else { return Vec::new() };
         let mut relays = peering.told_again();
         relays.retain(|relay| before.contains_key(relay));
         for relay in &relays {
-            before.entry(*relay).and_modify(|of| peering.beside_again(*relay, of));
+            let in_force = shape.map_or_else(Vec::new, |shape| shape.branches(*relay));
+            before.entry(*relay).and_modify(|of| peering.beside_again(*relay, of, &in_force));
         }
         relays
     }

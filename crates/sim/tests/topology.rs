@@ -174,8 +174,10 @@ fn worlds_with_meshed_cores_pass() {
 const ZOO: [(&str, u64); 5] =
     [("Abilene", 1), ("BtEurope", 2), ("AttMpls", 2011), ("Interoute", 1), ("Ntt", 1)];
 /// And with meshed cores: in the first a parent comes back after a detour, in the second relays and all their neighbours do not
-/// hear from the controller for a while, in the third a relay comes back that had cut off what only it joined.
-const ZOO_MESHED: [(&str, u64); 3] = [("Geant2012", 5007), ("Esnet", 5003), ("Chinanet", 5174)];
+/// hear from the controller for a while, in the third a relay comes back that had cut off what only it joined, and in the
+/// fourth one that has almost left its core is in it again.
+const ZOO_MESHED: [(&str, u64); 4] =
+    [("Geant2012", 5007), ("Esnet", 5003), ("Chinanet", 5174), ("Chinanet", 5001)];
 /// Links are proposed on graphs of this many nodes at most: others take too long.
 const PROPOSED_UP_TO: usize = 25;
 
@@ -202,13 +204,16 @@ fn of_zoo(folder: &Path, name: &str, seed: u64) -> (Network, TopologyConfig) {
 #[test]
 fn graphs_of_the_topology_zoo_with_meshed_cores_pass() {
     let Some(folder) = zoo() else { return };
+    let mut largest = 0;
     for (name, seed) in ZOO_MESHED {
         let (network, mut config) = of_zoo(&folder, name, seed);
         config.core = Core::Mesh;
         let report = run_topology(&network, &config).unwrap();
         assert_eq!(report.verdict(), Ok(()), "{report:?}");
-        assert!(report.meshed > 2 && report.deliveries_expected > 1_000, "{report:?}");
+        assert!(report.meshed > 0 && report.deliveries_expected > 1_000, "{report:?}");
+        largest = largest.max(report.meshed);
     }
+    assert!(largest > 2, "three relays in a core: {largest}");
 }
 
 #[test]
@@ -288,15 +293,15 @@ fn planned_changes_go_on_under_load_and_faults() {
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
-/// Nodes, seeds, and whether there is an operator. Some of the last three find a better tree.
+/// Nodes, seeds, and whether there is an operator. The last three find a better tree.
 const PLANNED: [(usize, u64, bool); 7] = [
     (8, 1, true),
     (10, 3, true),
     (10, 4, true),
     (12, 5, true),
-    (8, 27, false),
-    (10, 24, false),
-    (10, 27, false),
+    (8, 38, false),
+    (8, 37, false),
+    (10, 41, false),
 ];
 
 #[test]

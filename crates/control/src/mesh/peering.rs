@@ -124,12 +124,19 @@ impl Peering {
         all.filter(|_| !self.joins && self.phase == Phase::TakenBack).collect()
     }
 
-    /// What one of those has then, of what it has in some phase, or on the tree in force.
-    pub(crate) fn beside_again(&self, relay: RelayId, branches: &mut Vec<Branch>) {
+    /// What one of those has then, of what it has in some phase, or on the tree in force. A branch that it has let go of
+    /// bears what it does on that tree, as is reserved again.
+    pub(crate) fn beside_again(
+        &self,
+        relay: RelayId,
+        branches: &mut Vec<Branch>,
+        in_force: &[Branch],
+    ) {
         let before = branches.clone();
         Peering { phase: Phase::Beside, ..self.clone() }.apply_to(relay, branches);
         for branch in branches.iter_mut() {
-            if let Some(had) = before.iter().find(|had| had.link == branch.link) {
+            let had = before.iter().chain(in_force).find(|had| had.link == branch.link);
+            if let Some(had) = had {
                 (branch.send, branch.receive) = (had.send, had.receive);
             }
         }

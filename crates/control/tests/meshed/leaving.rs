@@ -101,6 +101,41 @@ fn who_refuses_next_peers_leaves_at_once() {
     }
 }
 
+/// It has let go of its branches to the others by then, and what they bring again is reserved.
+#[test]
+fn a_relay_that_has_almost_left_a_mesh_is_beside_the_others_again() {
+    for phase in [Role::NextPeer, Role::LastPeer, Role::NextParent] {
+        let mut bed = larger_elsewhere();
+        let mut watch = Watch::new(5);
+        let has = |bed: &Bed, role: Role| bed.branches(0).iter().any(|of| of.role == role);
+        let watched = if phase == Role::NextParent { Role::LastPeer } else { phase };
+        watch.run(&mut bed, 1500, |bed| has(bed, watched));
+        // Without the word that it waits for in the last phase.
+        for _ in 0..500 {
+            if has(&bed, phase) {
+                break;
+            }
+            bed.tick(|_| true);
+        }
+        assert!(has(&bed, phase));
+        // The mesh in force does without this link.
+        bed.report((3, 4), false);
+        watch.run(&mut bed, 1500, |bed| {
+            for at in 0..3 {
+                let branches = bed.branches(at);
+                let mut next = branches.iter().filter(|of| of.role == Role::NextPeer);
+                assert!(
+                    next.all(|of| of.send.bits > 0.0 && of.receive.bits > 0.0),
+                    "{phase:?}: {branches:?}"
+                );
+            }
+            bed.controller.is_settled()
+        });
+        bed.are_peers(&[0, 1, 2]);
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
 #[test]
 fn a_link_that_fails_while_a_relay_leaves_is_gone_round_and_the_core_is_the_larger_one_later() {
     let cases = [((0, 1), Role::NextPeer), ((0, 2), Role::LastPeer), ((1, 2), Role::NextPeer)];
