@@ -37,7 +37,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// An empty backlog. Its memory is reserved, and touched as it fills.
+    /// An empty backlog. The memory of sends and bytes is reserved, and touched as it fills.
     pub fn new() -> Backlog {
         Backlog {
             sends: VecDeque::with_capacity(MAX_WAITING_SENDS),
@@ -148,6 +148,11 @@ impl Backlog {
         let start = self.sends.front().map_or(self.base + self.bytes.len() as u64, |w| w.start);
         self.bytes.drain(..(start - self.base) as usize);
         self.base = start;
+    }
+
+    /// Whom the first send is for.
+    pub fn first_address(&self) -> Option<IpAddr> {
+        self.sends.front().map(|first| first.to.remote.ip())
     }
 
     /// One send less waits for an address.

@@ -204,8 +204,15 @@ impl State {
             return self.ledger.book(&booked(flows)).map(|()| new);
         }
         let joined = self.joined(comtree, hops);
-        let before = old.as_ref().map(Shape::core).unwrap_or_default();
-        // What is left of a core that is mended does for now, and be it one relay: others join it later, without loss.
+        let before = match old {
+            Some(shape) if !shape.mesh().is_empty() => shape.core(),
+            // A core of one relay is the root, which may be another one.
+            Some(shape) => {
+                hops.iter().take(1).map(|hop| hop.relay).filter(|of| shape.has(*of)).collect()
+            }
+            None => BTreeSet::new(),
+        };
+        // What is left of a core that is mended does for now, even if it is one relay: others join it later, without loss.
         let is_left =
             hops.iter().any(|hop| before.contains(&hop.relay) && self.is_running(hop.relay));
         let mut joins_later = match spare {

@@ -5,7 +5,7 @@
 
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::{Event, Op};
-use crate::repair::{Aim, Leaves};
+use crate::repair::{Aim, Leaves, Top};
 use crate::state::State;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
@@ -36,9 +36,11 @@ impl State {
         let is_meshed = shape.is_some_and(|shape| !shape.mesh().is_empty());
         let hops = self.hops_of(comtree);
         let before = detoured.as_deref().unwrap_or(&hops);
-        let patched = self.patched(comtree, before);
-        if patched.is_some_and(|hops| self.take_tree(op, comtree, hops, reason).is_ok()) {
-            return;
+        for top in [Top::Stays, Top::Any] {
+            let patched = self.patched(comtree, before, top);
+            if patched.is_some_and(|hops| self.take_tree(op, comtree, hops, reason).is_ok()) {
+                return;
+            }
         }
         // Relays of a mesh may have lost each other, and no parent.
         if detoured.is_some() || is_meshed {
@@ -47,8 +49,8 @@ impl State {
     }
 
     /// A tree in fewer parts than another one, if there is any.
-    fn patched(&self, comtree: Comtree, before: &[TreeHop]) -> Option<Vec<TreeHop>> {
-        let (hops, _) = self.choose_tree(comtree, Aim::Patch, Leaves::None, None).ok()?;
+    fn patched(&self, comtree: Comtree, before: &[TreeHop], top: Top) -> Option<Vec<TreeHop>> {
+        let (hops, _) = self.choose_tree(comtree, Aim::Patch(top), Leaves::None, None).ok()?;
         let count = |hops: &[TreeHop]| self.parts(comtree, hops).len();
         (count(&hops) < count(before)).then_some(hops)
     }
@@ -77,11 +79,14 @@ impl State {
         parts.into_values().collect()
     }
 
-    /// The relay on which the part with the most members of the tree in force hangs, if that can be used.
+    /// The relay on which the part with the most members of the tree in force hangs, of those whose can be used.
     pub(crate) fn top_of_largest_part(&self, comtree: Comtree) -> Option<RelayId> {
-        let parts = self.parts(comtree, &self.hops_of(comtree));
-        let largest = parts.iter().max_by_key(|part| (part.members, Reverse(part.top)));
-        largest.map(|part| part.top).filter(|top| self.is_running(*top))
+        let hops = self.hops_of(comtree);
+        let root = hops.first().map(|hop| hop.relay);
+        let parts = self.parts(comtree, &hops);
+        let can_be_used = parts.iter().filter(|part| self.is_running(part.top));
+        let size = |part: &&Part| (part.members, Some(part.top) == root, Reverse(part.top));
+        can_be_used.max_by_key(size).map(|part| part.top)
     }
 
     /// The relays with members that are not in the part with the most, in words; nothing if all are together.

@@ -44,14 +44,21 @@ pub struct NewRelay {
 /// Which way a tree is looked for.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Aim {
-    /// What stands of the old tree stays, and the largest part of it hangs on the relay that it hangs on.
-    Stay,
+    /// What stands of the old tree stays.
+    Keep(Top),
     /// The same, and where nothing else joins two parts, so do links of the old tree that carry nothing now.
-    Patch,
-    /// What stands of the old tree stays, below any root.
-    Keep,
+    Patch(Top),
     /// The least costly that is found.
     Best,
+}
+
+/// What a tree hangs on.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Top {
+    /// The relay that the part of the old tree with the most members hangs on.
+    Stays,
+    /// Whichever is the best.
+    Any,
 }
 
 /// What a tree is made of.
@@ -266,7 +273,10 @@ impl State {
         if sound.is_some_and(|hops| self.take_tree(op, comtree, hops, reason).is_ok()) {
             return;
         }
-        let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
+        let Err(why) = self.take_other_tree(op, comtree, reason) else {
+            // Nobody may be needed any more whom it hung on.
+            return self.prune(op, comtree);
+        };
         // Whoever can be joined is, though others cannot.
         self.repair_parts(op, comtree, detoured, reason);
         if !self.is_joined_again(op, comtree) {
@@ -287,7 +297,7 @@ impl State {
         let is_removing = self.links.values().any(|link| link.removing);
         let all = [Leaves::Removed, Leaves::None];
         let all = if is_removing { &all[..] } else { &all[..1] };
-        let aims = [Aim::Stay, Aim::Keep, Aim::Best];
+        let aims = [Aim::Keep(Top::Stays), Aim::Keep(Top::Any), Aim::Best];
         let ways = all.iter().flat_map(|leaves| aims.map(|aim| (aim, *leaves)));
         for (aim, leaves) in ways {
             let hops = match self.choose_tree(comtree, aim, leaves, None) {
@@ -371,7 +381,7 @@ impl State {
         let ask = planned.unwrap_or_default();
         let root = match ask.root {
             // Who is the parent of whom stays, so that nothing is lost between those two.
-            None if matches!(aim, Aim::Stay | Aim::Patch) => {
+            None if matches!(aim, Aim::Keep(Top::Stays) | Aim::Patch(Top::Stays)) => {
                 let top = self.top_of_largest_part(comtree);
                 let node = top.and_then(|top| nodes.get(&top));
                 node.map_or(Root::Best, |node| Root::Node(*node))
@@ -416,7 +426,7 @@ impl State {
         };
         let is_taken = |relay: &&Relay| match self.is_running(relay.id) {
             true => !is_avoided(relay) && !self.is_full_for(running, relay.id),
-            false => aim == Aim::Patch && shape.has(relay.id),
+            false => matches!(aim, Aim::Patch(_)) && shape.has(relay.id),
         };
         let relays: Vec<&Relay> = self.relays.values().filter(is_taken).collect();
         let nodes: BTreeMap<RelayId, usize> =
@@ -431,7 +441,7 @@ impl State {
             |link| shape.hops().iter().any(|hop| hop.above.is_some_and(|a| a.1 == link));
         let is_fit = |link: &&Link| match self.is_usable(link.id) {
             true => has_ends(link) && !is_left(link),
-            false => aim == Aim::Patch && is_of_tree(link.id) && has_ends(link),
+            false => matches!(aim, Aim::Patch(_)) && is_of_tree(link.id) && has_ends(link),
         };
         let links: Vec<&Link> = self.links.values().filter(is_fit).collect();
         Ground { relays, nodes, links }

@@ -79,8 +79,8 @@ impl Step {
         }
     }
 
-    /// The relays that are told before those two, each with what it has of these branches then, some of which it may
-    /// have let go of; `shape` is the tree in force.
+    /// The relays that are told before those two. Gives them in `before` the branches that they have then, including
+    /// those that they have let go of; `shape` is the tree in force.
     pub(crate) fn told_again(&self, before: &mut Picture, shape: Option<&Shape>) -> Vec<RelayId> {
         let Step::Peer(peering) = self else { return Vec::new() };
         let mut relays = peering.told_again();

@@ -5,8 +5,10 @@ use crate::engine::{Full, SendEngine, SendReport};
 use crate::passing::Passing;
 use crate::socket::Socket;
 use crate::wait::{sleep_until, wait_writable};
-use canopy_batch::{Backlog, SendBatch, Unsent};
+use canopy_batch::{Backlog, SendBatch, Transmit, Unsent};
 use canopy_wire::Time;
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// While the device's queue is full, the first and the longest time until the next attempt.
@@ -36,7 +38,7 @@ pub struct Outlet<E> {
     passing: Passing,
     wants: Option<Retry>,
     pause: Duration,
-    /// Since when nothing was taken.
+    /// Since when nothing of what waits was taken.
     stuck_since: Option<Time>,
 }
 
@@ -82,7 +84,7 @@ impl<E: SendEngine> Outlet<E> {
     /// Sends the batch, or as much of it as the kernel takes; the rest waits, or is dropped if there
     /// is no room for it. What waits is in no report until it was sent.
     pub fn send(&mut self, socket: &Socket, now: Time, batch: &SendBatch) -> SendReport {
-        if self.wants.is_some() {
+        if self.has_to_pass(batch) {
             return self.send_past_what_waits(socket, batch);
         }
         self.rest.clear();
@@ -92,23 +94,40 @@ impl<E: SendEngine> Outlet<E> {
             self.passing.begin(self.rest.drain(..));
             let most = usize::from(full == Full::Device);
             let full = self.pass(socket, batch, most, &mut report).unwrap_or(full);
-            if !self.backlog.is_empty() {
-                self.wait(full, now, true);
-            }
+            self.note(full, now);
         }
         report
     }
 
-    /// Sends a batch while something waits.
+    /// Whether something of a batch waits behind what waits already.
+    fn has_to_pass(&self, batch: &SendBatch) -> bool {
+        let waits = |to: &Transmit| self.backlog.waits_for(to.to.remote.ip());
+        match self.wants {
+            None => false,
+            Some(Retry::Writable) => true,
+            Some(Retry::At(_)) => batch.transmits().iter().any(waits),
+        }
+    }
+
     fn send_past_what_waits(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
         let whole = |transmit| Unsent { transmit, datagrams: 0 };
         self.passing.begin((0..batch.transmits().len() as u32).map(whole));
-        let most = if self.wants == Some(Retry::Writable) { 0 } else { usize::MAX };
+        let most = if self.wants == Some(Retry::Writable) { 0 } else { OFFERS.1 };
         let mut report = SendReport::default();
         if self.pass(socket, batch, most, &mut report) == Some(Full::Buffer) {
             self.wants = Some(Retry::Writable);
         }
         report
+    }
+
+    /// Something is full of what a batch was sent to. If anything waits, it waits for that, or goes on to wait.
+    fn note(&mut self, full: Full, now: Time) {
+        match self.wants {
+            None if self.backlog.is_empty() => {}
+            None => self.wait(full, now, true),
+            Some(_) if full == Full::Buffer => self.wants = Some(Retry::Writable),
+            Some(_) => {}
+        }
     }
 
     /// Offers sends of a batch to the engine, up to `most` at first, but for those to addresses for which something
@@ -134,7 +153,7 @@ impl<E: SendEngine> Outlet<E> {
             if sent.full.is_some() {
                 self.passing.put_back(batch, &self.rest);
             }
-            most = if sent.full.is_some() { 1 } else { most.saturating_mul(2) };
+            most = if sent.full.is_some() { 1 } else { (most * 2).min(OFFERS.1) };
             full = sent.full.or(full);
         }
         report.dropped += self.backlog.push(batch, self.passing.end());
@@ -221,11 +240,14 @@ impl<E: SendEngine> Outlet<E> {
         }
     }
 
-    /// Tries every send that waits, and drops those that are not taken now either.
+    /// Tries what waits for each address, and drops it from the first send on that is not taken now either.
     fn try_each_once(&mut self, socket: &Socket, report: &mut SendReport) {
-        for _ in 0..self.backlog.len() {
-            if self.offer(socket, 1, report).0.is_some() {
+        let mut full_for = HashSet::new();
+        while let Some(address) = self.backlog.first_address() {
+            if full_for.contains(&address) {
                 report.dropped += self.backlog.drop_first();
+            } else if self.offer(socket, 1, report).0.is_some() {
+                full_for.insert(address);
             }
         }
     }
@@ -238,7 +260,7 @@ mod tests {
     use canopy_batch::{MAX_WAITING_SENDS, Segments};
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use std::collections::{HashMap, HashSet, VecDeque};
+    use std::collections::{HashMap, VecDeque};
     use std::net::SocketAddr;
 
     /// An engine that takes as many datagrams at a time as its script says, and then is full.
@@ -282,12 +304,16 @@ mod tests {
         }
     }
 
+    /// Another one at the same address.
+    const BESIDE: u16 = 1 << 12;
+
     fn socket() -> Socket {
         Socket::bind("127.0.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap()
     }
 
     fn to(number: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, (number >> 8) as u8, number as u8], 9))
+        let [high, low] = (number & !BESIDE).to_be_bytes();
+        SocketAddr::from(([127, 0, high, low], 9 + number / BESIDE))
     }
 
     /// A send to each; neighbours with the same bytes share them.
@@ -455,15 +481,16 @@ mod tests {
             script in prop::collection::vec((0..6_u32, any::<bool>()), 0..40),
             turns in prop::collection::vec(
                 (
-                    prop::collection::vec((0..4_u16, 1..7_usize, any::<bool>()), 0..8),
+                    prop::collection::vec((0..6_u16, 1..7_usize, any::<bool>()), 0..8),
                     0..4_u32,
                     0..900_u64,
-                    prop::collection::hash_set(0..4_u16, 0..3),
+                    prop::collection::hash_set(0..6_u16, 0..4),
                 ),
                 1..30,
             ),
             is_unordered in any::<bool>(),
         ) {
+            let number_of = |at: u16| if at < 4 { at } else { at - 4 + BESIDE };
             let full = |device| if device { Full::Device } else { Full::Buffer };
             // A device takes something each time.
             let room = |room: u32, device| room.max(u32::from(device));
@@ -475,14 +502,14 @@ mod tests {
             let (mut number, mut report) = (0_u8, SendReport::default());
             let mut expected: HashMap<SocketAddr, Vec<u8>> = HashMap::new();
             for (sends, retries, micros, stuck) in turns {
-                outlet.engine.stuck = stuck.into_iter().map(to).collect();
+                outlet.engine.stuck = stuck.into_iter().map(number_of).map(to).collect();
                 let mut bytes = vec![0];
                 let sends: Vec<(u16, Vec<u8>)> = sends.into_iter().map(|(receiver, len, same)| {
                     if !same {
                         number = number.wrapping_add(1);
                         bytes = vec![number; len];
                     }
-                    (receiver, bytes.clone())
+                    (number_of(receiver), bytes.clone())
                 }).collect();
                 for (receiver, bytes) in &sends {
                     expected.entry(to(*receiver)).or_default().extend(bytes);

@@ -219,6 +219,10 @@ fn the_viewer_gets_a_budget_and_everything_again() {
         until(&page, "no budget at first", &limit_is("")).await;
         until(&page, "a hundred frames", "return Number(document.body.dataset.frames) > 100").await;
         let everything = number(&page, "viewer-rate").await;
+        let nearest = "const near = document.querySelector('#budget-rates > div'); \
+                       return Number(near.dataset.value)";
+        let nearest = page.execute(nearest, vec![]).await.unwrap().as_f64().unwrap();
+        assert!(nearest > 0.0, "somebody is near");
         set(&page, "budget-everything", "checked = false").await;
         set(&page, "budget-bits", "value = 0").await;
         until(&page, "the least budget", &limit_is("50000")).await;
@@ -227,6 +231,13 @@ fn the_viewer_gets_a_budget_and_everything_again() {
             everything
         );
         until(&page, "less than half of the updates", &fewer).await;
+        let by_distance = format!(
+            "const rates = [...document.querySelectorAll('#budget-rates > div')] \
+             .map((band) => Number(band.dataset.value)); \
+             const far = rates[rates.length - 1]; \
+             return rates[0] > 0.8 * {nearest} && far > 0 && far < rates[0] / 2"
+        );
+        until(&page, "the far slow down and the near stay", &by_distance).await;
         keep_picture(&page, "console-limited").await;
         set(&page, "budget-bits", "value = 100").await;
         until(&page, "the largest budget", &limit_is("500000")).await;

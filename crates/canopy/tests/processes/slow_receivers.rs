@@ -262,7 +262,7 @@ fn nor_if_the_slow_path_begins_at_the_relays_own_device() {
 fn two_become_slow_again_and_again(is_own: bool) {
     let Some(bed) = Bed::new() else { return };
     let (mut crowd, mut narrow, mut deaf) = bed.hundred();
-    let mut worst = [Vec::new(), Vec::new()];
+    let (mut worst, mut memory) = ([Vec::new(), Vec::new()], Vec::new());
     for round in 0..2 * ROUNDS {
         let is_slow = round % 2 == 1;
         if is_slow && !bed.narrow_down(is_own) || !is_slow && round > 0 && !bed.widen(is_own) {
@@ -276,7 +276,9 @@ fn two_become_slow_again_and_again(is_own: bool) {
         crowd.take_ages();
         crowd.run(ROUND, true, &mut others);
         worst[usize::from(is_slow)].push(crowd.take_ages()[1]);
+        memory.push(bed.memory());
     }
+    println!("memory {memory:?} KiB");
     crowd.run(SETTLE, false, &mut [&mut narrow, &mut deaf]);
     crowd.check_that_nothing_is_missing();
     let [quiet, slow] = worst.map(|mut ages| {
@@ -285,6 +287,9 @@ fn two_become_slow_again_and_again(is_own: bool) {
         ages[ROUNDS / 2]
     });
     assert!(slow <= quiet.mul_f64(1.1), "{quiet:?} became {slow:?}");
+    // The first half of the rounds fills what is filled first.
+    let [half, end] = [ROUNDS, 2 * ROUNDS - 1].map(|round| memory[round]);
+    assert!(end <= half + half / 50, "{half} KiB became {end} KiB");
 }
 
 #[test]

@@ -120,10 +120,12 @@ fn a_relay_that_has_almost_left_a_mesh_is_beside_the_others_again() {
         assert!(has(&bed, phase));
         // The mesh in force does without this link.
         bed.report((3, 4), false);
+        let mut was_next = false;
         watch.run(&mut bed, 1500, |bed| {
             for at in 0..3 {
                 let branches = bed.branches(at);
                 let mut next = branches.iter().filter(|of| of.role == Role::NextPeer);
+                was_next |= next.clone().next().is_some();
                 assert!(
                     next.all(|of| of.send.bits > 0.0 && of.receive.bits > 0.0),
                     "{phase:?}: {branches:?}"
@@ -131,6 +133,7 @@ fn a_relay_that_has_almost_left_a_mesh_is_beside_the_others_again() {
             }
             bed.controller.is_settled()
         });
+        assert!(was_next, "{phase:?}");
         bed.are_peers(&[0, 1, 2]);
         assert_eq!(bed.controller.audit(), Ok(()));
     }
