@@ -3,8 +3,8 @@
 use crate::{SendBatch, Transmit, Unsent};
 use canopy_wire::Path;
 use core::net::IpAddr;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The most bytes that wait.
 pub const MAX_WAITING_BYTES: usize = 4 << 20;
@@ -33,7 +33,7 @@ pub struct Backlog {
     /// Where `bytes` begins, counted since the backlog was made.
     base: u64,
     /// How many sends wait for each address.
-    waiting_for: HashMap<IpAddr, u32>,
+    waiting_for: BTreeMap<IpAddr, u32>,
 }
 
 impl Backlog {
@@ -43,7 +43,7 @@ impl Backlog {
             sends: VecDeque::with_capacity(MAX_WAITING_SENDS),
             bytes: VecDeque::with_capacity(MAX_WAITING_BYTES),
             base: 0,
-            waiting_for: HashMap::new(),
+            waiting_for: BTreeMap::new(),
         }
     }
 

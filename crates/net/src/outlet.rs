@@ -7,8 +7,7 @@ use crate::socket::Socket;
 use crate::wait::{sleep_until, wait_writable};
 use canopy_batch::{Backlog, SendBatch, Transmit, Unsent};
 use canopy_wire::Time;
-use std::collections::HashSet;
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// While the device's queue is full, the first and the longest time until the next attempt.
@@ -242,7 +241,7 @@ impl<E: SendEngine> Outlet<E> {
 
     /// Tries what waits for each address, and drops it from the first send on that is not taken now either.
     fn try_each_once(&mut self, socket: &Socket, report: &mut SendReport) {
-        let mut full_for = HashSet::new();
+        let mut full_for = BTreeSet::new();
         while let Some(address) = self.backlog.first_address() {
             if full_for.contains(&address) {
                 report.dropped += self.backlog.drop_first();
@@ -260,7 +259,7 @@ mod tests {
     use canopy_batch::{MAX_WAITING_SENDS, Segments};
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use std::collections::{HashMap, VecDeque};
+    use std::collections::{HashMap, HashSet, VecDeque};
     use std::net::SocketAddr;
 
     /// An engine that takes as many datagrams at a time as its script says, and then is full.

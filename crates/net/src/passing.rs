@@ -1,7 +1,7 @@
 //! Sends of a batch that pass those that wait for a full device.
 
 use canopy_batch::{Backlog, SendBatch, Unsent};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 /// Which sends of a batch are still to be offered to the engine, and which have to wait.
@@ -14,7 +14,7 @@ pub(crate) struct Passing {
     /// What has to wait, in order for each address.
     late: Vec<Unsent>,
     /// The addresses whose device was full for one send alone.
-    full_for: HashSet<IpAddr>,
+    full_for: BTreeSet<IpAddr>,
 }
 
 impl Passing {
