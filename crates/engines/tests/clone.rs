@@ -466,9 +466,8 @@ fn a_queue_that_stays_full_is_given_up_soon() {
     let report = sender.send(&group, Segments::one(&bytes).unwrap());
     assert_eq!(report.sent + report.dropped, 200, "{report:?}");
     assert!(report.dropped > 150, "{report:?}");
-    // At first once or twice for each of three addresses, and at the end once for each that is dropped.
-    let asked_again = report.waits - report.dropped;
-    assert!(asked_again < 100, "given up after 10 ms of pauses: {report:?}");
+    // Once or twice for each of three addresses at first and at the end, and once after each pause.
+    assert!(report.waits < 100, "given up after 10 ms of pauses: {report:?}");
 }
 
 #[test]
