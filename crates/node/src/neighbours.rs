@@ -2,12 +2,13 @@
 //!
 //! What is sent there waits in the kernel and takes the room of what is for others. The kernel
 //! tells when it has asked in vain for a hardware address; after a mute the next send makes it ask
-//! again, so nobody need be told when somebody is back.
+//! again. It tells as well when it hears of one that is muted, which asks for ours as it comes back.
 
 use crate::watch::RelayWatch;
 use canopy_engines::NeighbourWatch;
 use canopy_net::{Clock, Waker, wait_for_file};
 use canopy_relay::Change;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,16 +54,24 @@ impl Drop for Neighbours {
 }
 
 fn listen(mut neighbours: NeighbourWatch, stop: &Stop, relay: &RelayWatch, clock: Clock) {
+    let mut muted = BTreeSet::new();
     // Without a way to wait there is nothing to do but to end: sends go on as they did.
     while wait_for_file(&neighbours, &stop.waker).is_ok() {
         for event in &mut neighbours {
             if stop.is_set.load(Ordering::Acquire) {
                 return;
             }
-            if !event.reachable {
-                let until = clock.now() + MUTE;
-                // A relay that stops, or has muted as many as it can, sends as if it did not know.
-                let _ = relay.apply(Change::Mute { ip: event.ip, until });
+            let until = match event.reachable {
+                false => clock.now() + MUTE,
+                true if muted.contains(&event.ip) => clock.now(),
+                true => continue,
+            };
+            // A relay that stops, or has muted as many as it can, sends as if it did not know.
+            let is_muted = relay.apply(Change::Mute { ip: event.ip, until }).is_ok();
+            if is_muted && !event.reachable {
+                muted.insert(event.ip);
+            } else {
+                muted.remove(&event.ip);
             }
         }
         if stop.is_set.load(Ordering::Acquire) {
