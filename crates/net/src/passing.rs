@@ -54,8 +54,8 @@ impl Passing {
         !self.picked.is_empty()
     }
 
-    /// Of what was picked, `rest` was not taken, as a device's queue or the socket's buffer is full. It is tried again
-    /// before all others; or has to wait, if it is one send, whose device is the full one then.
+    /// The engine did not take the `rest` of what was picked, as a device's queue or the socket's buffer is full. It is
+    /// tried again before all others; or has to wait, if it is one send, whose device is the full one then.
     pub(crate) fn put_back(&mut self, batch: &SendBatch, rest: &[Unsent]) {
         let is_alone = self.picked.len() == 1;
         for left in rest.iter().rev() {
