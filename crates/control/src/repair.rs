@@ -274,7 +274,7 @@ impl State {
             return;
         }
         let Err(why) = self.take_other_tree(op, comtree, reason) else {
-            // Nobody may be needed any more whom it hung on.
+            // Its root, which stays, may have no members and one neighbour left.
             return self.prune(op, comtree);
         };
         // Whoever can be joined is, though others cannot.

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// While the device's queue is full, the first and the longest time until the next attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
-/// How long nothing of what waits may be taken, by the socket's buffer and by a device's queue, before each send is
-/// tried once and dropped: what waits longer is of no use any more, and devices of others that wait may have room. The next
-/// datagram fits into the queue of a device of 10 Mbit/s after a millisecond or two. A busy machine empties a device's
-/// queue late, but comes back to it late as well: so that counts only once pauses are as long as they get.
+/// If nothing of what waits is taken for so long, by the socket's buffer or by a device's queue, it is tried once more
+/// and dropped: it is of no use any more, and devices of others that wait may have room. The next datagram fits into the
+/// queue of a device of 10 Mbit/s after a millisecond or two. A busy machine empties a device's queue late, but comes back
+/// to it late as well: so a device's time counts only once pauses are as long as they get.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_DEVICE: Duration = Duration::from_millis(10);
 /// How many waiting sends are offered to the engine at first, and at most: most attempts are in vain,
@@ -84,7 +84,7 @@ impl<E: SendEngine> Outlet<E> {
     /// is no room for it. What waits is in no report until it was sent.
     pub fn send(&mut self, socket: &Socket, now: Time, batch: &SendBatch) -> SendReport {
         if self.has_to_pass(batch) {
-            return self.send_past_what_waits(socket, batch);
+            return self.send_past_what_waits(socket, now, batch);
         }
         self.rest.clear();
         let sent = self.engine.send(socket, batch, &mut self.rest);
@@ -108,18 +108,24 @@ impl<E: SendEngine> Outlet<E> {
         }
     }
 
-    fn send_past_what_waits(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
+    fn send_past_what_waits(
+        &mut self,
+        socket: &Socket,
+        now: Time,
+        batch: &SendBatch,
+    ) -> SendReport {
         let whole = |transmit| Unsent { transmit, datagrams: 0 };
         self.passing.begin((0..batch.transmits().len() as u32).map(whole));
         let most = if self.wants == Some(Retry::Writable) { 0 } else { OFFERS.1 };
         let mut report = SendReport::default();
-        if self.pass(socket, batch, most, &mut report) == Some(Full::Buffer) {
-            self.wants = Some(Retry::Writable);
+        if let Some(full) = self.pass(socket, batch, most, &mut report) {
+            self.note(full, now);
         }
         report
     }
 
-    /// Something is full of what a batch was sent to. If anything waits, it waits for that, or goes on to wait.
+    /// A batch has met something that is full. If nothing waited before it, what waits now waits for that. Otherwise
+    /// the next attempt stays where it is, but a full buffer is waited for first.
     fn note(&mut self, full: Full, now: Time) {
         match self.wants {
             None if self.backlog.is_empty() => {}
@@ -239,7 +245,7 @@ impl<E: SendEngine> Outlet<E> {
         }
     }
 
-    /// Tries what waits for each address, and drops it from the first send on that is not taken now either.
+    /// Tries the sends that wait, in order. If one is not taken, it and all others for its address are dropped.
     fn try_each_once(&mut self, socket: &Socket, report: &mut SendReport) {
         let mut full_for = BTreeSet::new();
         while let Some(address) = self.backlog.first_address() {

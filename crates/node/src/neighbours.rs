@@ -8,7 +8,7 @@ use crate::watch::RelayWatch;
 use canopy_engines::NeighbourWatch;
 use canopy_net::{Clock, Waker, wait_for_file};
 use canopy_relay::Change;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,22 +54,25 @@ impl Drop for Neighbours {
 }
 
 fn listen(mut neighbours: NeighbourWatch, stop: &Stop, relay: &RelayWatch, clock: Clock) {
-    let mut muted = BTreeSet::new();
+    // By address: until when.
+    let mut muted = BTreeMap::new();
     // Without a way to wait there is nothing to do but to end: sends go on as they did.
     while wait_for_file(&neighbours, &stop.waker).is_ok() {
         for event in &mut neighbours {
             if stop.is_set.load(Ordering::Acquire) {
                 return;
             }
+            let now = clock.now();
+            muted.retain(|_, until| *until > now);
             let until = match event.reachable {
-                false => clock.now() + MUTE,
-                true if muted.contains(&event.ip) => clock.now(),
+                false => now + MUTE,
+                true if muted.contains_key(&event.ip) => now,
                 true => continue,
             };
             // A relay that stops, or has muted as many as it can, sends as if it did not know.
             let is_muted = relay.apply(Change::Mute { ip: event.ip, until }).is_ok();
             if is_muted && !event.reachable {
-                muted.insert(event.ip);
+                muted.insert(event.ip, until);
             } else {
                 muted.remove(&event.ip);
             }
