@@ -15,6 +15,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 const LIMITED_FORGETS_AFTER: Duration = Duration::from_secs(4);
 /// Over which time a rate is smoothed, seconds.
 const SMOOTHED_OVER: f32 = 1.0;
+/// The least pause that a first rate is taken from, seconds: where two updates came at once, it says nothing.
+const FIRST_PAUSE: f32 = 0.1;
 
 /// One avatar as a viewer received it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +41,7 @@ impl Heard {
     fn rate_after(&self, before: &Heard) -> f32 {
         let pause = self.received.since(before.received).as_secs_f32().max(1e-3);
         if before.rate == 0.0 {
-            return 1.0 / pause;
+            return 1.0 / pause.max(FIRST_PAUSE);
         }
         let kept = (-pause / SMOOTHED_OVER).exp();
         before.rate * kept + (1.0 - kept) / pause
@@ -302,6 +304,14 @@ mod tests {
         let pairs: Vec<u64> = (60..120).flat_map(|tenth| [tenth * 100, tenth * 100 + 10]).collect();
         let rate = heard_at(&view, &watch, &pairs).unwrap();
         assert!((18.0..22.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn the_first_updates_may_come_at_once() {
+        let view = View::new();
+        let watch = view.watch(7);
+        let rate = heard_at(&view, &watch, &[100, 101, 102]).unwrap();
+        assert!(rate < 15.0, "{rate}");
     }
 
     #[test]
