@@ -1,6 +1,7 @@
-//! What the relay's own code costs for a delivery, without sockets: a crowd of 90 in one group, each with 20 updates of
-//! 100 bytes a second, on a relay that this process drives. Prints nanoseconds for a delivery, of the time in which it takes
-//! datagrams and lays out what it sends, seals included. `cargo run --release -p canopy-relay --example own_cost`
+//! What the relay's own code costs for a delivery, without sockets, on a relay that this process drives: the cases of
+//! `canopy bench relay`. In a crowd all are in one group, each with 20 updates a second; in the ceiling one sends 64 updates
+//! at once to the others. Prints nanoseconds for a delivery, of the time in which it takes datagrams and lays out
+//! what it sends, seals included. `cargo run --release -p canopy-relay --example own_cost`
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "it measures time")]
 
@@ -15,16 +16,52 @@ use std::time::{Duration, Instant};
 
 const COMTREE: Comtree = Comtree(1);
 const GROUP: Group = Group::new(7);
-const MEMBERS: u16 = 90;
-/// Each publishes once in this time.
+/// Each of a crowd publishes once in this time.
 const ROUND: Duration = Duration::from_millis(50);
-/// Rounds in which all join, their budgets grow and tables get their size; and those that are measured.
+/// How many updates are in flight in the ceiling.
+const IN_FLIGHT: usize = 64;
+/// Rounds in which all join, their budgets grow and tables get their size.
 const WARM_UP: usize = 60;
-const MEASURED: usize = 100;
+/// How many deliveries are measured at least.
+const MEASURED: u64 = 400_000;
 const FIRST_PORT: u16 = 10_000;
 
 /// What was sent in a call: to whom, in segments of which length, and the bytes.
 type Sent = Vec<(SocketAddr, usize, Vec<u8>)>;
+
+/// What is measured.
+struct Case {
+    name: &'static str,
+    mode: Mode,
+    members: u16,
+    bytes: usize,
+    /// How often the relay sends in a round of a crowd, each time after as many updates; none in the ceiling.
+    sends: Option<usize>,
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let tick = |tick: Duration| Mode::Periodic { tick };
+        let mut cases = Vec::new();
+        for members in [30, 90, 150] {
+            for bytes in [100, 290] {
+                let case = |name, mode, sends| Case { name, mode, members, bytes, sends };
+                cases.push(case("crowd, immediate", Mode::Immediate, Some(members.into())));
+                cases.push(case("crowd, tick of 50 ms", tick(ROUND), Some(1)));
+                cases.push(case("crowd, tick of 5 ms", tick(ROUND / 10), Some(10)));
+            }
+        }
+        let (name, mode) = ("crowd, tick of 50 ms", tick(ROUND));
+        cases.push(Case { name, mode, members: 90, bytes: 20, sends: Some(1) });
+        for receivers in [3, 30, 90] {
+            for bytes in [100, 1000] {
+                let (name, members) = ("ceiling, immediate", receivers + 1);
+                cases.push(Case { name, mode: Mode::Immediate, members, bytes, sends: None });
+            }
+        }
+        cases
+    }
+}
 
 struct Crowd {
     relay: Relay,
@@ -38,14 +75,14 @@ fn ip_port(number: usize) -> SocketAddr {
 }
 
 impl Crowd {
-    fn new(mode: Mode) -> Crowd {
+    fn new(mode: Mode, members: u16) -> Crowd {
         let config = RelayConfig {
             mode,
             comtrees: vec![ComtreeConfig::new(COMTREE, 1)],
             trust: None,
             origin: UnixTime(0),
-            places: Places::new(MEMBERS.into()),
-            max_sessions: MEMBERS.into(),
+            places: Places::new(members.into()),
+            max_sessions: members.into(),
             max_datagram: SAFE_DATAGRAM as u16,
             slow_suites: 0,
             address_rest: ADDRESS_REST,
@@ -64,7 +101,7 @@ impl Crowd {
             session.subscribe(GROUP, Level(0));
             session
         };
-        let sessions = (0..MEMBERS).map(session).collect();
+        let sessions = (0..members).map(session).collect();
         Crowd { relay, sessions, now: Time::from_millis(1), spent: Duration::ZERO }
     }
 
@@ -108,17 +145,26 @@ impl Crowd {
         }
     }
 
-    /// A round, in which the relay sends so many times, after as many updates each.
-    fn pass(&mut self, sends: usize) {
-        self.talk();
+    /// One publishes, if it is let in by now.
+    fn publish(&mut self, number: usize, bytes: usize) {
         let mut out = [0; MAX_DATAGRAM];
+        let session = &mut self.sessions[number];
+        if session.state() == State::Connected {
+            let payload = &[number as u8; 1000][..bytes];
+            let len = session.publish(GROUP.address(), Level(0), Flags(0), payload, &mut out);
+            self.take(number, &mut out[..len.expect("it fits")]);
+        }
+    }
+
+    fn pass(&mut self, case: &Case) {
+        self.talk();
+        let Some(sends) = case.sends else {
+            (0..IN_FLIGHT).for_each(|_| self.publish(0, case.bytes));
+            self.now = self.now + ROUND;
+            return self.send();
+        };
         for number in 0..self.sessions.len() {
-            let session = &mut self.sessions[number];
-            if session.state() == State::Connected {
-                let payload = [number as u8; 100];
-                let len = session.publish(GROUP.address(), Level(0), Flags(0), &payload, &mut out);
-                self.take(number, &mut out[..len.expect("it fits")]);
-            }
+            self.publish(number, case.bytes);
             if (number + 1) % (self.sessions.len() / sends) == 0 {
                 let next = self.now + Duration::from_nanos(1);
                 self.now = next.next_multiple(ROUND / sends as u32);
@@ -129,21 +175,19 @@ impl Crowd {
 }
 
 fn main() {
-    for (name, mode, sends) in [
-        ("immediate, one by one", Mode::Immediate, usize::from(MEMBERS)),
-        ("immediate, all at once", Mode::Immediate, 1),
-        ("a tick of 50 ms", Mode::Periodic { tick: ROUND }, 1),
-        ("a tick of 5 ms", Mode::Periodic { tick: ROUND / 10 }, 10),
-    ] {
-        let mut crowd = Crowd::new(mode);
-        (0..WARM_UP).for_each(|_| crowd.pass(sends));
+    for case in Case::all() {
+        let mut crowd = Crowd::new(case.mode, case.members);
+        (0..WARM_UP).for_each(|_| crowd.pass(&case));
         let is_member = |session: &Session| session.state() == State::Connected;
         assert!(crowd.sessions.iter().all(is_member), "somebody is not let in");
         let before = crowd.relay.counters().deliveries_out;
         crowd.spent = Duration::ZERO;
-        (0..MEASURED).for_each(|_| crowd.pass(sends));
-        let deliveries = crowd.relay.counters().deliveries_out - before;
-        let each = crowd.spent.as_nanos() as f64 / deliveries as f64;
-        println!("{name}: {each:.1} ns for each of {deliveries} deliveries");
+        let delivered = |crowd: &Crowd| crowd.relay.counters().deliveries_out - before;
+        while delivered(&crowd) < MEASURED {
+            crowd.pass(&case);
+        }
+        let each = crowd.spent.as_nanos() as f64 / delivered(&crowd) as f64;
+        let Case { name, members, bytes, .. } = case;
+        println!("{name}, {members} members, {bytes} B: {each:.1} ns");
     }
 }
