@@ -54,14 +54,15 @@ pub(crate) struct Choice<'a> {
 
 impl Choice<'_> {
     /// The core that a tree can have: its relays, the one that is to be the root first. One that is kept is
-    /// in it only with its neighbour on the tree, so that the link between the two stays.
-    fn core(&self, hops: &[TreeHop]) -> Vec<RelayId> {
+    /// in it only with its neighbour on the tree, so that the link between the two stays. If the root stays, it is in it
+    /// if that may be, even where others are more: so who is the parent of whom stays.
+    fn core(&self, hops: &[TreeHop], root_stays: bool) -> Vec<RelayId> {
         let order = self.order(hops);
         let root = hops.first().map(|hop| hop.relay);
         let key = |core: &Vec<RelayId>| {
             let known = core.iter().filter(|relay| self.before.contains(relay)).count();
             let has_root = core.iter().any(|relay| Some(*relay) == root);
-            Reverse((core.len(), known, has_root))
+            Reverse((root_stays && has_root, core.len(), known, has_root))
         };
         let cores = order.iter().map(|first| self.core_from(hops, *first, &order));
         let mut core = cores.min_by_key(key).unwrap_or_default();
@@ -100,8 +101,12 @@ impl Choice<'_> {
 }
 
 /// A tree whose core is a mesh, and the links of that.
-pub(crate) fn form(hops: &[TreeHop], choice: &Choice<'_>) -> (Vec<TreeHop>, Vec<PeerLink>) {
-    let core = choice.core(hops);
+pub(crate) fn form(
+    hops: &[TreeHop],
+    choice: &Choice<'_>,
+    root_stays: bool,
+) -> (Vec<TreeHop>, Vec<PeerLink>) {
+    let core = choice.core(hops, root_stays);
     let Some(root) = core.first().copied() else { return (hops.to_vec(), Vec::new()) };
     let mut mesh = Vec::new();
     for (at, one) in core.iter().enumerate() {
@@ -230,7 +235,8 @@ impl State {
         let kept = kept.map_or_else(BTreeSet::new, |shape| shape.relays().collect());
         loop {
             let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
-            let (hops, mesh) = form(hops, &choice);
+            let root_stays = joins_later && spare == Spare::Anybody;
+            let (hops, mesh) = form(hops, &choice, root_stays);
             let new = Shape::meshed(hops, mesh, of).ok();
             let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
             let Err(lack) = self.ledger.book(&booked(flows)) else { return Ok(new) };
@@ -286,7 +292,8 @@ mod tests {
         let [before, out, kept] =
             sets.map(|of| of.iter().map(|of| RelayId(*of)).collect::<BTreeSet<_>>());
         let joined = joined(links);
-        form(hops, &Choice { joined: &joined, before: &before, out: &out, kept: &kept })
+        let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
+        form(hops, &choice, false)
     }
 
     /// Links by the pairs that they join; the number of a link is that of both, as digits.
@@ -347,6 +354,20 @@ mod tests {
             assert!(!ends(&mesh).contains(&lost));
             assert_eq!(hops.len(), 4);
         }
+    }
+
+    #[test]
+    fn the_root_stays_though_more_of_a_core_are_joined_elsewhere() {
+        // 1 has lost its links with the others of the core, and more hangs on it.
+        let tree = tree(&[(1, 0), (4, 1), (5, 1), (3, 5), (2, 3)]);
+        let joined = joined(&[(1, 4), (1, 5), (3, 5), (2, 3)]);
+        let [before, out] = [[1, 2, 3], [4, 5, 5]].map(|of| BTreeSet::from(of.map(RelayId)));
+        let kept = BTreeSet::new();
+        let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
+        let formed = |root_stays| form(&tree, &choice, root_stays);
+        assert_eq!(formed(true), (tree.clone(), Vec::new()));
+        let (turned, mesh) = formed(false);
+        assert_eq!((turned[0].relay, ends(&mesh)), (RelayId(3), vec![(3, 2)]));
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl State {
 fn with_largest_core(shape: &Shape, joined: &Joined) -> Option<Shape> {
     let (before, none) = (shape.core(), BTreeSet::new());
     let choice = Choice { joined, before: &before, out: &none, kept: &none };
-    let (hops, mesh) = form(shape.hops(), &choice);
+    let (hops, mesh) = form(shape.hops(), &choice, false);
     let end = Shape::meshed(hops, mesh, |relay| shape.load(relay)).ok()?;
     (end.core().len() > before.len()).then_some(end)
 }

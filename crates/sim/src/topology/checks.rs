@@ -4,7 +4,7 @@ use super::config::TopologySabotage;
 use super::machine::Held;
 use super::world::World;
 use canopy_control::storage::Table;
-use canopy_control::{Enter, MemberState};
+use canopy_control::{Core, Enter, MemberState};
 use canopy_plan::Rate;
 use canopy_wire::DropReason;
 use std::time::Duration;
@@ -47,9 +47,10 @@ impl World<'_> {
 
     fn look_whether_settled(&mut self) {
         let Some(controller) = &self.process.controller else { return };
-        // Where links are exchanged or better trees are looked for, and where an operator has moved a world shortly before,
-        // trees are on their way to others at any time, for some seconds for each relay.
-        let may_move = self.config.degree > 0 || self.improves || self.operates;
+        // Where links are exchanged or better trees are looked for, where an operator has moved a world shortly before, and
+        // where meshed cores become larger, trees are on their way to others at any time, for some seconds for each relay.
+        let is_meshed = self.config.core == Core::Mesh;
+        let may_move = self.config.degree > 0 || self.improves || self.operates || is_meshed;
         let is_moving = self.worlds.iter().any(|world| controller.is_moving(world.comtree));
         if controller.is_settled() || may_move && is_moving {
             self.settled_at = self.now;
