@@ -2,7 +2,8 @@
 //! link with every other.
 //!
 //! The most that are so joined are taken; of several choices the one with more of those that are in the core
-//! already, and then the one with the root. All of the core hangs on the root then, so a tree
+//! already, and then the one with the root. Where a tree is mended or grows, the root stays in its core first of all; a larger
+//! core comes later, without loss. All of the core hangs on the root then, so a tree
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
@@ -235,8 +236,7 @@ impl State {
         let kept = kept.map_or_else(BTreeSet::new, |shape| shape.relays().collect());
         loop {
             let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
-            let root_stays = joins_later && spare == Spare::Anybody;
-            let (hops, mesh) = form(hops, &choice, root_stays);
+            let (hops, mesh) = form(hops, &choice, joins_later);
             let new = Shape::meshed(hops, mesh, of).ok();
             let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
             let Err(lack) = self.ledger.book(&booked(flows)) else { return Ok(new) };

@@ -3,7 +3,7 @@
 use crate::comtree::Step;
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
-use crate::mesh::Spare;
+use crate::mesh::{ARRIVAL, Spare};
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
 use crate::op::{Effect, Op};
 use crate::overlap::{Overlap, Picture, follows};
@@ -328,10 +328,16 @@ impl State {
             }
             links.contains(&branch.link) && !is_new(branch.link)
         };
+        let is_well = before.values().flatten().all(|branch| self.is_usable(branch.link));
         if let Some(step) = &step {
             self.take_back(op, comtree, step, &mut before);
         }
         let has_let_go = self.let_go(op, comtree, &mut before, stays);
+        // What next peers have sent is on its way, maybe over a link to what is a standby parent next. It would take
+        // that for a child's, while it comes over the tree, too.
+        if is_well && matches!(step, Some(Step::Peer(_))) {
+            op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
+        }
         op.effects.extend(step.as_ref().map(|_| Effect::TakenBack(comtree)));
         // Standby parents rank by the tree of before. Those that were taken away a moment ago may be on their way
         // out yet, and are gone everywhere before others come.

@@ -175,15 +175,16 @@ const ZOO: [(&str, u64); 5] =
     [("Abilene", 1), ("BtEurope", 2), ("AttMpls", 2011), ("Interoute", 1), ("Ntt", 1)];
 /// And with meshed cores: in the first a parent comes back after a detour, in the second relays and all their neighbours do not
 /// hear from the controller for a while, in the third a relay comes back that had cut off what only it joined, in the
-/// fourth one that has almost left its core is in it again, in the fifth more of a core are left where fewer members are, and in
-/// the last a core is about to become another one at the end.
-const ZOO_MESHED: [(&str, u64); 6] = [
+/// fourth one that has almost left its core is in it again, in the fifth a core is about to become another one at the end, in the
+/// sixth relays come that could be a larger core, and in the last what a next peer sent arrives when it is none any more.
+const ZOO_MESHED: [(&str, u64); 7] = [
     ("Geant2012", 5007),
     ("Esnet", 5003),
     ("Chinanet", 5174),
     ("Chinanet", 5001),
-    ("Columbus", 7004),
     ("AttMpls", 7001),
+    ("Internode", 8015),
+    ("Internode", 8018),
 ];
 /// Links are proposed on graphs of this many nodes at most: others take too long.
 const PROPOSED_UP_TO: usize = 25;

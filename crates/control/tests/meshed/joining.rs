@@ -106,6 +106,36 @@ fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
     }
 }
 
+/// A member that comes far away ends the joining. What was sent over the link between the next peers is still on its way.
+#[test]
+fn a_next_peers_link_is_nobodys_standby_until_what_it_carried_has_arrived() {
+    let links = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (3, 4)];
+    let mut bed = Bed::of(5, &links, Core::Mesh);
+    (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    bed.add_link(2, 3);
+    let role = |bed: &Bed, at: usize, to: u16| {
+        let branches = bed.branches(at);
+        branches.iter().find(|of| of.site == to + 1).map(|of| of.role)
+    };
+    let between = |bed: &Bed| [(1, 3), (2, 3)].map(|(at, to)| role(bed, at, to));
+    let is_next = |role: &Option<Role>| *role == Some(Role::NextPeer);
+    let mut ticks = 0;
+    while !between(&bed).iter().any(is_next) {
+        bed.tick(|_| true);
+        ticks += 1;
+        assert!(ticks < 1500, "no relay joins");
+    }
+    let began = bed.now;
+    bed.enter(4, 4, 1000).unwrap();
+    let is_standby = |role: Role| role.is_standby();
+    while !between(&bed).into_iter().flatten().any(is_standby) {
+        bed.tick(|_| true);
+        assert!(bed.now.since(began) < 3 * ARRIVAL, "no link is a standby parent's");
+    }
+    let waited = bed.now.since(began);
+    assert!(waited >= ARRIVAL, "{waited:?}");
+}
+
 #[test]
 fn a_relay_joins_what_is_left_of_a_core_that_is_mended_without_loss() {
     // 3 lacks a link with 0 alone, and has all that it needs once 0 has lost its place.
@@ -145,6 +175,24 @@ fn nobody_joins_a_core_of_one_relay_at_once_when_it_is_mended() {
     [(1, 2), (0, 1)].into_iter().for_each(|of| _ = bed.report(of, true));
     bed.wait();
     bed.are_peers(&[1, 2, 3]);
+}
+
+#[test]
+fn who_comes_makes_no_other_core_at_once_though_it_would_be_larger() {
+    let mut bed = Bed::new(&[(0, 1), (1, 2), (2, 3)], Core::Mesh);
+    (0..2).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    bed.wait();
+    bed.report((0, 1), false);
+    let mesh = |bed: &Bed| bed.controller.mesh(bed.comtree()).len();
+    let root = |bed: &Bed| bed.controller.tree(bed.comtree())[0].relay;
+    assert_eq!(mesh(&bed), 0, "the core is one relay");
+    let before = root(&bed);
+    // On the way there is another relay, and these two are joined.
+    bed.enter(3, 3, 1000).unwrap();
+    assert_eq!((mesh(&bed), root(&bed)), (0, before));
+    bed.report((0, 1), true);
+    bed.wait();
+    assert_eq!(mesh(&bed), 1, "two are the core again");
 }
 
 #[test]
