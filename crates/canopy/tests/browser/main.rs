@@ -8,6 +8,7 @@ mod support;
 use fantoccini::{Client, ClientBuilder, Locator};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -26,6 +27,7 @@ impl Driver {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            .process_group(0)
             .spawn();
         let mut child = child.ok()?;
         let stdout = child.stdout.take()?;
@@ -66,7 +68,10 @@ impl Driver {
 }
 
 impl Drop for Driver {
+    /// A test that has failed has closed no browser: whatever chromedriver has started ends with it.
     fn drop(&mut self) {
+        let group = format!("kill -KILL -- -{}", self.child.id());
+        let _ = Command::new("sh").args(["-c", &group]).stderr(Stdio::null()).status();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
