@@ -333,8 +333,8 @@ impl State {
             self.take_back(op, comtree, step, &mut before);
         }
         let has_let_go = self.let_go(op, comtree, &mut before, stays);
-        // What next peers have sent is on its way, maybe over a link to what is a standby parent next. It would take
-        // that for a child's, while it comes over the tree, too.
+        // What a next peer has sent would arrive when its link is a standby's already. It would pass there as a child's,
+        // and once more over the tree.
         if is_well && matches!(step, Some(Step::Peer(_))) {
             op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
         }

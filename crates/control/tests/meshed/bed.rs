@@ -243,9 +243,15 @@ impl Bed {
     }
 
     pub(crate) fn report(&mut self, ends: (usize, usize), up: bool) -> Vec<Event> {
-        let link = self.links.iter().find(|(_, of)| *of == ends).unwrap().0;
-        for at in [ends.0, ends.1] {
-            self.relays[at].1.set_link(self.now, LinkReport { link, up, delay_us: 1000 });
+        self.report_together(&[ends], up)
+    }
+
+    pub(crate) fn report_together(&mut self, all: &[(usize, usize)], up: bool) -> Vec<Event> {
+        for ends in all {
+            let link = self.links.iter().find(|(_, of)| of == ends).unwrap().0;
+            for at in [ends.0, ends.1] {
+                self.relays[at].1.set_link(self.now, LinkReport { link, up, delay_us: 1000 });
+            }
         }
         self.exchange()
     }

@@ -195,6 +195,23 @@ fn who_comes_makes_no_other_core_at_once_though_it_would_be_larger() {
     assert_eq!(mesh(&bed), 1, "two are the core again");
 }
 
+/// The root has most members, and loses its links with the others of the core, which keep theirs.
+#[test]
+fn what_is_left_of_a_core_where_fewer_are_does_not_become_the_root() {
+    let mut bed = Bed::of(4, &[(0, 1), (0, 2), (1, 2), (0, 3), (1, 3)], Core::Mesh);
+    for (owner, at) in [0, 0, 0, 1, 2].into_iter().enumerate() {
+        bed.enter(owner as u8, at, 1000).unwrap();
+    }
+    bed.wait();
+    bed.are_peers(&[0, 1, 2]);
+    let root = |bed: &Bed| bed.controller.tree(bed.comtree())[0].relay;
+    let before = bed.relays[0].0;
+    assert_eq!(root(&bed), before);
+    bed.report_together(&[(0, 1), (0, 2)], false);
+    assert_eq!(bed.controller.why(bed.comtree()).unwrap().1, None, "all are joined over 3");
+    assert_eq!(root(&bed), before);
+}
+
 #[test]
 fn who_has_no_room_between_stays_outside() {
     // 0 would have to bring 3 all that the others send.
