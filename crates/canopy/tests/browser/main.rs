@@ -226,8 +226,9 @@ fn the_viewer_gets_a_budget_and_everything_again() {
             format!("return document.getElementById('budget').dataset.limit === '{limit}'")
         };
         until(&page, "no budget at first", &limit_is("")).await;
-        until(&page, "a hundred frames", "return Number(document.body.dataset.frames) > 100").await;
-        let everything = number(&page, "viewer-rate").await;
+        // The least budget bears some fifty updates a second. Few come at first, on a busy machine.
+        let many = "return Number(document.getElementById('viewer-rate').dataset.value) > 140";
+        until_in(40, &page, "many updates", many).await;
         let bands = "[...document.querySelectorAll('#budget-rates > div')] \
                      .map((band) => Number(band.dataset.value))";
         let all_are_there = format!("return {bands}.every((rate) => rate > 0)");
@@ -236,11 +237,8 @@ fn the_viewer_gets_a_budget_and_everything_again() {
         set(&page, "budget-everything", "checked = false").await;
         set(&page, "budget-bits", "value = 0").await;
         until(&page, "the least budget", &limit_is("50000")).await;
-        let fewer = format!(
-            "return Number(document.getElementById('viewer-rate').dataset.value) < {} / 2",
-            everything
-        );
-        until(&page, "less than half of the updates", &fewer).await;
+        let fewer = "return Number(document.getElementById('viewer-rate').dataset.value) < 70";
+        until(&page, "less than half of the updates", fewer).await;
         // The floor of all who are in sight takes most of the least budget; this one has room for who is near.
         set(&page, "budget-bits", "value = 25").await;
         until(&page, "a budget between", &limit_is("88914")).await;
