@@ -79,7 +79,7 @@ fn run_in_words(report: &TopologyReport) -> String {
     format!(
         "seed {} on {}: {} relays with {} links in {} parts, {} participants in {} worlds for {} s\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
-         duplicates, {} unexpected, {} out of order\n\
+         duplicates and {} excused, {} unexpected, {} out of order\n\
          {} faults, {} lives of the controller; links made {}, taken away {}, down {}; relays lost {}, found {}; trees: {} \
          reshaped, {} broken, meshes of {} links at most; {} admitted, {} refused, {} left, {} moved\n\
          planned: {} better trees; by the operator: {} worlds moved, {} links removed, {} relays drained; ticks of worlds: \
@@ -99,6 +99,7 @@ fn run_in_words(report: &TopologyReport) -> String {
         report.deliveries_excused,
         report.missing,
         report.duplicates,
+        report.duplicates_excused,
         report.unexpected,
         report.out_of_order,
         report.faults,

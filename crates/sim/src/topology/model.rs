@@ -57,6 +57,7 @@ pub(crate) struct Tally {
     pub(crate) excused: u64,
     pub(crate) missing: u64,
     pub(crate) duplicates: u64,
+    pub(crate) duplicates_excused: u64,
     pub(crate) unexpected: u64,
     pub(crate) out_of_order: u64,
     pub(crate) late: u64,
@@ -197,19 +198,32 @@ impl Model {
             Some(of) if of.group != group => "gets what was for another group",
             Some(of) if of.by == number => "gets its own",
             Some(of) => {
-                let id = of.id;
-                if !of.got.insert(number) {
-                    self.tally.duplicates += 1;
-                    self.broken(now, format!("participant {number} gets update {id} twice"));
-                    return;
+                let (is_first, id, at, by) = (of.got.insert(number), of.id, of.at, of.by);
+                if !is_first {
+                    return self.doubled(now, number, (by, at, id));
                 }
-                let (at, by) = (of.at, of.by);
                 self.check_time(now, number, (at, id));
                 return self.check_order(now, number, (by, group), (at, id));
             }
         };
         self.tally.unexpected += 1;
         self.broken(now, format!("participant {number} {fault} ({id:?})"));
+    }
+
+    /// An update comes once, unless a fault is in flight.
+    fn doubled(&mut self, now: Time, number: usize, (by, at, id): (usize, Time, u64)) {
+        if self.is_fault_in_flight([number, by], at, now) {
+            self.tally.duplicates_excused += 1;
+            return;
+        }
+        self.tally.duplicates += 1;
+        self.broken(now, format!("participant {number} gets update {id} twice"));
+    }
+
+    /// Whether something failed, or was failing, while an update was on its way from one participant to another.
+    fn is_fault_in_flight(&self, pair: [usize; 2], at: Time, now: Time) -> bool {
+        let mut excused = self.excused[self.known[pair[0]].world].iter();
+        excused.any(|(from, until)| *from <= now && at <= *until) || self.are_apart(pair, at, now)
     }
 
     /// An update comes in its time, where nothing fails.
@@ -235,9 +249,9 @@ impl Model {
         let newest = self.newest.entry((number, by, group)).or_default();
         let before = std::mem::replace(newest, new.max(*newest));
         let overlaps = |(from, until): &(Time, Time)| *from <= now && new.0 <= *until;
-        let mut excuses = self.excused[self.known[number].world].iter().chain(&self.unordered);
         let is_steady = |of: usize| self.known[of].since.is_some_and(|since| since <= new.0);
-        let is_excused = excuses.any(overlaps) || self.are_apart([number, by], new.0, now);
+        let is_excused = self.unordered.iter().any(overlaps)
+            || self.is_fault_in_flight([number, by], new.0, now);
         if before > new && is_steady(number) && is_steady(by) && !is_excused {
             self.tally.out_of_order += 1;
             let what = format!(
@@ -341,6 +355,35 @@ mod tests {
         }
         assert_eq!(model.faults.len() as u64, model.tally.out_of_order);
         model.tally.out_of_order
+    }
+
+    /// What is told of an update that a participant gets twice, the second time a second later.
+    fn twice(change: impl FnOnce(&mut Model, Time)) -> [u64; 2] {
+        let mut model = Model::new(&[0, 0], vec![Duration::ZERO], Duration::ZERO, true);
+        let now = Time::from_millis(5_000);
+        (0..2).for_each(|number| model.settled(Time::ZERO, number, [1].into()));
+        let id = model.publish(now, 0, 1);
+        change(&mut model, now);
+        for at in [now, now + SECOND] {
+            model.received(at, 1, Some(id), 1);
+        }
+        assert_eq!(model.faults.len() as u64, model.tally.duplicates);
+        [model.tally.duplicates, model.tally.duplicates_excused]
+    }
+
+    #[test]
+    fn what_comes_twice_is_seen_unless_a_fault_was_in_flight() {
+        assert_eq!(twice(|_, _| ()), [1, 0]);
+        assert_eq!(twice(|model, now| model.excuse(0, now + SECOND, now + SECOND)), [0, 1]);
+        let parts = |parts: [usize; 2]| parts.map(Some).to_vec();
+        let apart = |model: &mut Model, now| model.excuse_apart(0, (now, now), parts([0, 1]));
+        assert_eq!(twice(apart), [0, 1]);
+        let together = |model: &mut Model, now| model.excuse_apart(0, (now, now), parts([0, 0]));
+        assert_eq!(twice(together), [1, 0]);
+        // Faults that were over before, or began after, excuse nothing; nor does a network that keeps no order.
+        assert_eq!(twice(|model, now| model.excuse(0, now - SECOND, now - SECOND)), [1, 0]);
+        assert_eq!(twice(|model, now| model.excuse(0, now + SECOND * 2, now + SECOND * 2)), [1, 0]);
+        assert_eq!(twice(|model, now| model.excuse_order(now, now + SECOND)), [1, 0]);
     }
 
     #[test]

@@ -68,8 +68,10 @@ pub struct TopologyReport {
     pub deliveries_excused: u64,
     /// Deliveries that there were not although there had to be.
     pub missing: u64,
-    /// Updates that somebody got twice.
+    /// Updates that somebody got twice and should not have.
     pub duplicates: u64,
+    /// Updates that somebody got twice while a fault was in flight.
+    pub duplicates_excused: u64,
     /// Updates that somebody got and should not have.
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher.
@@ -177,6 +179,7 @@ impl TopologyReport {
             deliveries_excused: tally.excused,
             missing: tally.missing,
             duplicates: tally.duplicates,
+            duplicates_excused: tally.duplicates_excused,
             unexpected: tally.unexpected,
             out_of_order: tally.out_of_order,
             late: tally.late,
