@@ -33,6 +33,7 @@ fn main() -> io::Result<()> {
         ("control", canopy_fuzz::control_seeds()),
         ("api", canopy_fuzz::api_seeds()),
         ("hello", canopy_fuzz::hello_seeds()),
+        ("answers", canopy_fuzz::answers_seeds()),
     ] {
         fs::create_dir_all(corpora.join(target))?;
         for (name, input) in seeds {

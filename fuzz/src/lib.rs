@@ -3,6 +3,7 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
+mod answers;
 mod api;
 mod bed;
 mod control;
@@ -17,6 +18,7 @@ mod token;
 mod tokens;
 mod wire;
 
+pub use answers::{answers, answers_seeds, run_answers};
 pub use api::{ASKS, api, api_seeds, run_api};
 pub use control::{control, control_seeds, run_control};
 pub use hello::{hello, hello_seeds, run_hello};
@@ -45,6 +47,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("control", control),
     ("api", api),
     ("hello", hello),
+    ("answers", answers),
 ];
 
 /// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in

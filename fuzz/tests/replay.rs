@@ -113,7 +113,8 @@ fn packets_and_what_is_one_step_from_them_replay() {
         "kinds that the relay's corpus does not show"
     );
     for (name, target) in TARGETS.iter().filter(|(name, _)| {
-        !["api", "control", "hello", "joining", "relay", "session", "token"].contains(name)
+        !["answers", "api", "control", "hello", "joining", "relay", "session", "token"]
+            .contains(name)
     }) {
         for packet in packets.values() {
             let input = input_of(name, packet);
@@ -155,6 +156,15 @@ fn the_seeds_of_the_api_do_all_that_can_be_asked() {
 #[test]
 fn what_callers_ask_and_what_is_one_step_from_that_replays() {
     replay_seeds("hello", canopy_fuzz::hello_seeds());
+}
+
+#[test]
+fn what_a_controller_answers_and_what_is_one_step_from_that_replays() {
+    let seeds = canopy_fuzz::answers_seeds();
+    let read = seeds.iter().flat_map(|(_, input)| canopy_fuzz::run_answers(input));
+    let read: BTreeSet<&str> = read.collect();
+    assert_eq!(read, ["areas", "place", "position", "refused", "registered"].into());
+    replay_seeds("answers", seeds);
 }
 
 #[test]
