@@ -8,7 +8,7 @@ use canopy_client::join::Place;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// In the byte before a message: what it is.
+/// What the byte before a message says that it is.
 const PIECE: u8 = 0;
 const POSITION: u8 = 1;
 const PLACE: u8 = 2;
@@ -81,9 +81,8 @@ fn hears_itself(follower: &Follower) {
 
 /// The answer to who joins, renews or moves.
 fn place(message: &[u8]) -> Option<&'static str> {
-    match serde_json::from_slice(message).ok()? {
+    match serde_json::from_slice::<Reply<Place>>(message).ok()? {
         Reply::Done(place) => {
-            let place: Place = place;
             for channel in &place.channels {
                 assert_eq!(channel.group(channel.groups), None);
                 let _ = channel.group(channel.groups.saturating_sub(1));
@@ -107,10 +106,9 @@ pub fn answers_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let rings = vec![Ring { radius: 5.0, level: 1 }, Ring { radius: 12.0, level: 0 }];
     let rules = Some(Rules { split_above: 10, merge_below: 4, deepest: 3 });
     let areas = |ground: Ground, splits: &str| {
-        let division = Division::new(ground, 64, 64).ok();
-        let areas = division.and_then(|division| Areas::new(division, rings.clone(), rules).ok());
-        let text = areas.map(|areas| areas.to_text()).unwrap_or_default();
-        text.replacen("\"groups\":64", &format!("\"groups\":64{splits}"), 1)
+        let division = Division::new(ground, 64, 64).expect("there are groups");
+        let areas = Areas::new(division, rings.clone(), rules).expect("rings in order");
+        areas.to_text().replacen("\"groups\":64", &format!("\"groups\":64{splits}"), 1)
     };
     let split = r#","splits":{"0":[100,101,102,103],"0.3":[110,111,112,113]}"#;
     let grid = areas(Ground::Grid { size: 10.0, over }, split);
@@ -130,27 +128,20 @@ pub fn answers_seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let at = |x: f64, y: f64| [x.to_le_bytes(), y.to_le_bytes()].concat();
     let piece = |text: &str| [&[0], text.as_bytes()].concat();
-    let input = |messages: &[(u8, Vec<u8>)]| -> Vec<u8> {
-        let one = |(what, message): &(u8, Vec<u8>)| {
-            let len = (message.len() as u16).to_be_bytes();
-            [&[*what], &len[..], message].concat()
-        };
-        messages.iter().flat_map(one).collect()
-    };
     let refused = Value::from("no room; leave a world").to_string();
     vec![
         (
             "grid",
-            input(&[(PIECE, piece(&grid)), (POSITION, at(4.0, 4.0)), (POSITION, at(9.0, 9.0))]),
+            input_of(&[(PIECE, piece(&grid)), (POSITION, at(4.0, 4.0)), (POSITION, at(9.0, 9.0))]),
         ),
-        ("hexagons", input(&[(POSITION, at(-3.0, 50.0)), (PIECE, piece(&hexagons))])),
+        ("hexagons", input_of(&[(POSITION, at(-3.0, 50.0)), (PIECE, piece(&hexagons))])),
         (
             "change",
-            input(&[(POSITION, at(9.0, 9.0)), (PIECE, piece(&grid)), (PIECE, piece(&next))]),
+            input_of(&[(POSITION, at(9.0, 9.0)), (PIECE, piece(&grid)), (PIECE, piece(&next))]),
         ),
         (
             "in-two",
-            input(&[
+            input_of(&[
                 (PIECE, [&[1], &grid.as_bytes()[..40]].concat()),
                 (PIECE, piece(&grid[40..])),
                 (POSITION, at(f64::NAN, f64::INFINITY)),
@@ -159,8 +150,8 @@ pub fn answers_seeds() -> Vec<(&'static str, Vec<u8>)> {
         (
             "replies",
             input_of(&[
-                (PLACE, &place(r#","areas":true,"drains":true"#)),
-                (PLACE, &format!(r#"{{"refused":{refused}}}"#)),
+                (PLACE, &*place(r#","areas":true,"drains":true"#)),
+                (PLACE, &*format!(r#"{{"refused":{refused}}}"#)),
                 (REGISTERED, r#"{"done":{"relay":3,"issuers":"one\ntwo"}}"#),
             ]),
         ),

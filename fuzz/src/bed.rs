@@ -117,12 +117,13 @@ pub(crate) fn requests(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 /// The reverse of [`requests`].
-pub(crate) fn input_of(requests: &[(u8, &str)]) -> Vec<u8> {
+pub(crate) fn input_of(requests: &[(u8, impl AsRef<[u8]>)]) -> Vec<u8> {
     let mut input = Vec::new();
     for (what, body) in requests {
+        let body = body.as_ref();
         input.push(*what);
         input.extend((body.len() as u16).to_be_bytes());
-        input.extend(body.as_bytes());
+        input.extend(body);
     }
     input
 }

@@ -161,9 +161,14 @@ fn what_callers_ask_and_what_is_one_step_from_that_replays() {
 #[test]
 fn what_a_controller_answers_and_what_is_one_step_from_that_replays() {
     let seeds = canopy_fuzz::answers_seeds();
-    let read = seeds.iter().flat_map(|(_, input)| canopy_fuzz::run_answers(input));
-    let read: BTreeSet<&str> = read.collect();
-    assert_eq!(read, ["areas", "place", "position", "refused", "registered"].into());
+    for (name, input) in &seeds {
+        let expected: &[&str] = match *name {
+            "replies" => &["place", "refused", "registered"],
+            _ => &["areas", "position"],
+        };
+        let read: Vec<&str> = canopy_fuzz::run_answers(input).into_iter().collect();
+        assert_eq!(read, expected, "{name}");
+    }
     replay_seeds("answers", seeds);
 }
 
