@@ -31,8 +31,8 @@ const MOST_LOOKS: u32 = 40;
 struct There {
     measured: BTreeMap<Pair, u32>,
     given: BTreeSet<Pair>,
-    /// Those that were made without measuring. They count until their ends have measured each other, or
-    /// have measured others and do not hear each other.
+    /// Those that were made without measuring. They count until their ends have measured each other, or one
+    /// has measured others and does not hear the other, which may be heard by nobody.
     counted: BTreeSet<Pair>,
     before: BTreeMap<Pair, Origin>,
 }
@@ -149,7 +149,8 @@ impl State {
                 (there.measured.contains_key(&of), self.is_usable(link.id));
             // Both ends measure a link that they have, too.
             let is_agreed = || self.health.get(&link.id).is_some_and(|of| of.delays.are_both());
-            let are_known = link.ends.iter().all(|end| known.contains(end));
+            let mut ends = link.ends.iter().map(|end| known.contains(end));
+            let [are_known, is_one_known] = [ends.clone().all(|it| it), ends.any(|it| it)];
             let is_read = is_measured || is_usable && are_known && is_agreed();
             if !is_measured && is_usable {
                 there.measured.insert(of, link.delay_us);
@@ -157,7 +158,7 @@ impl State {
             match link.origin {
                 Origin::Given => _ = there.given.insert(of),
                 Origin::Unmeasured if !is_read => {
-                    if is_usable || !are_known {
+                    if is_usable || !is_one_known {
                         there.counted.insert(of);
                     }
                 }

@@ -440,6 +440,22 @@ fn where_a_link_was_taken_away_others_are_proposed() {
     assert_eq!(bed.joined(), 6);
 }
 
+/// The links that such relays were given at first are never heard, and nobody says how far they are.
+#[test]
+fn whoever_is_joined_with_relays_that_nobody_reaches_is_joined_with_others_as_well() {
+    let is_reached = |of: RelayId| of.0 % 3 == 1;
+    let far =
+        move |one, other| two_regions(one, other).filter(|_| is_reached(one) && is_reached(other));
+    let mut bed = Bed::new(far);
+    let ids: Vec<RelayId> = (0..30).map(|_| bed.register(1e9)).collect();
+    bed.go(60);
+    assert_eq!(bed.joined(), ids.iter().filter(|id| is_reached(**id)).count());
+    let links = bed.controller.links().filter(|(_, is_usable)| *is_usable);
+    let ends: Vec<RelayId> = links.flat_map(|(link, _)| link.ends).collect();
+    let degree = |of: &RelayId| ends.iter().filter(|end| *end == of).count();
+    assert!(ids.iter().all(|id| degree(id) <= DEGREE), "{ends:?}");
+}
+
 #[test]
 fn a_controller_that_starts_again_goes_on_with_what_is_stored() {
     let mut bed = Bed::new(two_regions);

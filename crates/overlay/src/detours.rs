@@ -14,6 +14,10 @@ use std::collections::BTreeMap;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The link to a parent is used again once it has been up for so long.
 const STEADY: Duration = Duration::from_secs(5);
+/// Once the controller is back, a detour that it does not make the tree is over within this: the link to the parent may have
+/// come up as late as that, is steady after [`STEADY`], and the way back without loss takes some four seconds. The rest is for
+/// relays that the controller hears later.
+const ALL_BACK: Duration = Duration::from_secs(15);
 
 /// What a controller wants a relay to have.
 pub type Items = BTreeMap<ItemKey, Item>;
@@ -26,7 +30,7 @@ enum Controller {
     NotYet,
     There,
     Gone,
-    /// It is there again since then, and may not have taken up all detours yet.
+    /// It is there again since then, and elsewhere detours may last for which it does not reserve.
     BackSince(Time),
 }
 
@@ -92,7 +96,7 @@ impl Detours {
     /// Begins and ends detours, as it is time for `items`, and lifts limits while there is no controller.
     /// Returns whether that changes what the data plane is to have.
     pub fn review(&mut self, now: Time, items: &Items) -> bool {
-        if matches!(self.controller, Controller::BackSince(at) if at + STEADY <= now) {
+        if matches!(self.controller, Controller::BackSince(at) if at + ALL_BACK <= now) {
             self.controller = Controller::There;
         }
         let is_unlimited = matches!(self.controller, Controller::Gone | Controller::BackSince(_));
@@ -160,7 +164,7 @@ impl Detours {
             Some(heard.since + if heard.up { STEADY } else { PATIENCE })
         });
         let limits = match self.controller {
-            Controller::BackSince(at) => Some(at + STEADY),
+            Controller::BackSince(at) => Some(at + ALL_BACK),
             _ => None,
         };
         due.chain(limits).filter(|due| *due > now).min()
@@ -380,13 +384,15 @@ mod tests {
         detours.set_controller(at(1_000), false);
         assert!(detours.review(at(1_000), &items));
         assert_eq!(receive(&detours), [most; 2]);
-        // Until it has taken up all detours, and then no longer.
+        // Until all detours are over, of which one may still be on its way back after nine seconds; and then no longer.
         detours.set_controller(at(2_000), true);
-        assert!(!detours.review(at(2_000), &items));
-        assert_eq!(detours.poll_timeout(at(2_000), &items), Some(at(7_000)));
-        assert_eq!(receive(&detours), [most; 2]);
-        assert!(detours.review(at(7_000), &items));
+        for now in [2_000, 11_000] {
+            assert!(!detours.review(at(now), &items));
+            assert_eq!(detours.poll_timeout(at(now), &items), Some(at(17_000)));
+            assert_eq!(receive(&detours), [most; 2]);
+        }
+        assert!(detours.review(at(17_000), &items));
         assert_eq!(receive(&detours), [reserved; 2]);
-        assert_eq!(detours.poll_timeout(at(7_000), &items), None);
+        assert_eq!(detours.poll_timeout(at(17_000), &items), None);
     }
 }

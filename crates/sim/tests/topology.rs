@@ -345,6 +345,25 @@ fn a_doubled_update_is_seen() {
     assert!(report.duplicates > 0 && report.missing == 0, "{report:?}");
 }
 
+/// What runs in a circle dies of its hop limit, and no fault excuses that.
+#[test]
+fn updates_that_go_in_circles_are_seen() {
+    let with = |seed, sabotage| {
+        run(5, seed, |config| {
+            (config.improve, config.operator) = (Some(false), Some(false));
+            (config.participants, config.seconds) = (Some(6), 20);
+            (config.core, config.sabotage) = (Core::All, sabotage);
+        })
+    };
+    let goes_round = |report: &TopologyReport| {
+        report.problems.iter().any(|problem| problem.contains("that went in circles"))
+    };
+    let mut reports = (15..40).map(|seed| with(seed, Some(TopologySabotage::KeepBranches)));
+    let report = reports.find(goes_round).expect("a circle is found");
+    assert!(report.duplicates > 100, "{report:?}");
+    assert_eq!(with(report.seed, None).verdict(), Ok(()));
+}
+
 #[test]
 fn a_leaked_reservation_is_seen() {
     let report = found(TopologySabotage::LeakReservation);

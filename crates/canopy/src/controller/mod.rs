@@ -101,6 +101,10 @@ pub(crate) struct ControllerCommand {
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     improve_s: u64,
+    /// Reserve at most so much of each link's and each relay's rate; the rest is for what relays say to each other
+    #[arg(long, value_name = "PERCENT", default_value_t = 90,
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    share: u8,
     /// Print one JSON object on stdout when serving begins
     #[arg(long)]
     json: bool,
@@ -167,6 +171,7 @@ impl ControllerCommand {
             lease: Duration::from_secs(self.lease),
             degree: self.degree,
             improve: Duration::from_secs(self.improve_s),
+            share: f64::from(self.share) / 100.0,
             ..Settings::default()
         };
         let parts = Parts { identity, issuer, admits, welcome, settings };

@@ -507,6 +507,32 @@ fn a_world_moves_off_its_root_that_is_removed_and_loses_no_update() {
     cluster.registers_only_when_allowed("r2");
 }
 
+#[test]
+fn a_command_moves_a_world_within_the_share_of_rates_that_it_may_reserve() {
+    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--share", "50"]);
+    let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    let accounts = cluster.ask("GET", "/v1/accounts", &Value::Null);
+    let mut accounts = accounts["accounts"].as_array().unwrap().iter();
+    let of_link = accounts.find(|account| account["kind"] == "link").unwrap();
+    let mut links = links["links"].as_array().unwrap().iter();
+    let link = links.find(|link| link["id"] == of_link["link"]).unwrap();
+    assert_eq!(of_link["most"]["bits"], link["bits"].as_u64().unwrap() / 2);
+
+    cluster.operate(&["world", "create", "w"]).unwrap();
+    let _members = [("a", "r1"), ("b", "r2"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    for root in ["r3", "r1"] {
+        let moving = ["world", "move", "w", "--root", root, "--json"];
+        let planned = cluster.operate(&[&moving[..], &["--dry-run"]].concat()).unwrap();
+        let begun = cluster.operate(&moving).unwrap();
+        assert_eq!(planned, begun, "it does what it would do");
+        cluster.until_the_root_is(root);
+    }
+    let nowhere = cluster.operate(&["world", "move", "w", "--root", "r9"]).unwrap_err();
+    assert!(nowhere.contains("r9"), "{nowhere}");
+}
+
 /// What the client is told next that it was not told before, if it is this.
 async fn event(client: &Client, is: impl Fn(&Event) -> bool) -> Event {
     let next = async {

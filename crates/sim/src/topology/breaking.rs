@@ -49,7 +49,10 @@ impl World<'_> {
             Fault::Relay(relay) => self.kill_relay(relay, number),
             // Nothing depends on anything yet, or all of it has failed once.
             Fault::LinkOfTree | Fault::RelayOfTree | Fault::StormOfTree => {}
-            Fault::Controller => self.kill_controller(),
+            Fault::Controller => {
+                self.excuse_unfinished(until);
+                self.kill_controller();
+            }
             Fault::Channels(one_in) => self.block(one_in, number),
             Fault::Loss => {
                 self.loses = true;
@@ -197,6 +200,19 @@ impl World<'_> {
                 && branch(to, below) == Some(Role::StandbyChild)
         });
         if has_standby { Without::Standby } else { Without::Way }
+    }
+
+    /// The controller fails: what it was repairing it goes on with once it has its relays again, and until then the fault is
+    /// in flight.
+    fn excuse_unfinished(&mut self, until: Time) {
+        if self.process.controller.as_ref().is_some_and(|controller| controller.is_settled()) {
+            return;
+        }
+        for world in 0..self.worlds.len() {
+            if self.model.is_excused(world, self.now) {
+                self.model.excuse(world, self.now, until + RETURN + self.far(world));
+            }
+        }
     }
 
     fn excuse_all(&mut self, until: Time) {

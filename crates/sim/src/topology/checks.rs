@@ -182,7 +182,14 @@ impl World<'_> {
             if items > 0 {
                 faults.push(format!("relay {relay} has {items} items after all have left"));
             }
-            let of_comtrees = machine.counters().dropped(DropReason::ComtreeOverBudget);
+            let dropped = machine.counters();
+            let in_circles = dropped.dropped(DropReason::HopLimit);
+            if in_circles > 0 {
+                faults.push(format!(
+                    "relay {relay} dropped {in_circles} updates that went in circles"
+                ));
+            }
+            let of_comtrees = dropped.dropped(DropReason::ComtreeOverBudget);
             for (reason, count) in [
                 (DropReason::OverBudget, self.excess.found(relay)),
                 (DropReason::ComtreeOverBudget, of_comtrees),

@@ -62,6 +62,9 @@ pub enum TopologySabotage {
     ReserveLess,
     /// Participants want more groups than there are in their world.
     WantMore,
+    /// Relays keep branches that the controller takes away, as such of the core: with those of another tree they form
+    /// circles.
+    KeepBranches,
     /// Relays send each datagram over their links twice.
     SendTwice,
     /// Whoever has lost its relay does not ask the controller for another.

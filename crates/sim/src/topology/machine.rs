@@ -8,8 +8,8 @@ use canopy_control::signal::Role;
 use canopy_control::{Applying, Item, ItemKey, RelaySide};
 use canopy_overlay::{Detours, Items, LinkWatch, Members, Net, Seen, changes, wanted};
 use canopy_relay::{
-    ADDRESS_REST, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places, Refusal,
-    Relay, RelayConfig, Siblings, TableLimits, Trust,
+    ADDRESS_REST, BranchRole, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places,
+    Refusal, Relay, RelayConfig, Siblings, TableLimits, Trust,
 };
 use canopy_session::{Identity, Keyring, PacketsPerKey, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, SAFE_DATAGRAM, Suite, Tag, Time};
@@ -223,7 +223,10 @@ impl Machine {
         if sabotage == Some(TopologySabotage::HastyExchange) && is_exchanged {
             after.branches.pop_first();
         }
-        let steps = changes(&before, &after);
+        let mut steps = changes(&before, &after);
+        if sabotage == Some(TopologySabotage::KeepBranches) {
+            steps.iter_mut().for_each(keep_branch);
+        }
         if let Err(why) = self.go(local, steps) {
             let back = changes(&self.net, &before);
             return match self.go(local, back) {
@@ -363,5 +366,12 @@ impl Machine {
             gate: Gate::new(GateLimits::default(), &[6; 16]),
             smallest_set: None,
         }
+    }
+}
+
+/// A branch stays that was to go, and everything passes over it both ways.
+fn keep_branch(step: &mut Change) {
+    if let Change::RemoveBranch(branch) = *step {
+        *step = Change::SetBranchRole { branch, role: BranchRole::Core };
     }
 }

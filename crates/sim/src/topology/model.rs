@@ -128,6 +128,11 @@ impl Model {
         self.excused[world].push((from, until));
     }
 
+    /// Whether what is published to a world now may be lost.
+    pub(crate) fn is_excused(&self, world: usize, now: Time) -> bool {
+        self.excused[world].iter().any(|(from, until)| *from <= now && now <= *until)
+    }
+
     /// What is published to a world in this time may be lost between participants who are in different parts of the
     /// network.
     pub(crate) fn excuse_apart(
