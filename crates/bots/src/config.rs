@@ -48,6 +48,20 @@ impl fmt::Debug for Seats {
     }
 }
 
+/// Says of a walker, by its number, whether its process is killed now.
+pub type IsKilled = dyn Fn(u32) -> bool + Send + Sync;
+
+/// Whose process is killed for a while. Such a walker is gone without a word, with all that it knew; once it is there
+/// again it comes as somebody new.
+#[derive(Clone)]
+pub struct Killed(pub Arc<IsKilled>);
+
+impl fmt::Debug for Killed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Killed")
+    }
+}
+
 /// How a crowd walks.
 #[derive(Clone, Debug)]
 pub struct CrowdConfig {
@@ -76,6 +90,8 @@ pub struct CrowdConfig {
     pub weigh: Option<fn(f64) -> Weight>,
     /// On which hosts walkers are; all on this one if it is not said.
     pub seats: Option<Seats>,
+    /// Whose process is killed now; nobody's if it is not said.
+    pub killed: Option<Killed>,
     /// Whether to walk on when a relay does not answer, or refuses: its walkers keep asking it.
     pub endures: bool,
 }

@@ -139,6 +139,11 @@ impl Joining {
         }
     }
 
+    /// A walker is gone without a word. Returns what it had.
+    pub(crate) fn forget(&mut self, walker: u32) -> Option<Seat> {
+        self.seats[walker as usize].take()
+    }
+
     /// What the walker has, if it has not left.
     pub(crate) fn seat(&mut self, walker: u32) -> Option<&mut Seat> {
         self.seats[walker as usize].as_mut()

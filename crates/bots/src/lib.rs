@@ -22,7 +22,7 @@ mod trace;
 mod view;
 mod walker;
 
-pub use config::{Bind, CrowdConfig, DEFAULT_HOP, RelayTarget, Seats};
+pub use config::{Bind, CrowdConfig, DEFAULT_HOP, IsKilled, Killed, RelayTarget, Seats};
 pub use driver::{COARSE_EVERY, Progress, run};
 pub use error::CrowdError;
 pub use grid::{Cell, Grid, GridError};

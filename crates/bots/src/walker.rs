@@ -51,6 +51,8 @@ pub(crate) struct Walker {
     pub(crate) session: Session,
     /// Where it last published itself to be.
     pub(crate) at: Option<[f64; 2]>,
+    /// Where it appeared, unless it is leaving.
+    pub(crate) appeared: Option<(f64, f64)>,
     /// The cells that it wants, in order.
     cells: BTreeMap<Cell, Wish>,
     /// Updates that it has published, or tried to.
@@ -64,7 +66,7 @@ pub(crate) struct Walker {
     /// The relay's host says that nothing listens there.
     nothing_listens: bool,
     /// Since when it lacks its relay, or some of its subscriptions after that.
-    lost: Option<Time>,
+    pub(crate) lost: Option<Time>,
 }
 
 impl Walker {
@@ -118,6 +120,7 @@ impl Walker {
             socket,
             session: Session::new(session),
             at: None,
+            appeared: None,
             cells: BTreeMap::new(),
             published: 0,
             timer: None,
@@ -293,7 +296,7 @@ impl Walker {
         let seems_lost = self.nothing_listens || self.session.is_silent();
         oracle.vanish(now, self.number as usize);
         self.session.leave();
-        self.at = None;
+        (self.at, self.appeared) = (None, None);
         self.lost.take().or(seems_lost.then_some(self.heard))
     }
 

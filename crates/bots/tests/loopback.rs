@@ -3,11 +3,14 @@
 
 mod meddler;
 
-use canopy_bots::{CrowdConfig, CrowdError, DEFAULT_HOP, Generated, Grid, Report, Trace, run};
+use canopy_bots::{
+    CrowdConfig, CrowdError, DEFAULT_HOP, Generated, Grid, Killed, Report, Trace, run,
+};
 use canopy_relay::Mode;
 use canopy_wire::Comtree;
 use meddler::{Fault, Meddler, TestRelay};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -27,6 +30,7 @@ fn config(relay: SocketAddr) -> CrowdConfig {
         hop: DEFAULT_HOP,
         weigh: None,
         seats: None,
+        killed: None,
         controller: None,
         endures: false,
     }
@@ -130,6 +134,32 @@ fn a_relay_that_never_comes_back_is_an_outage_until_each_walker_leaves() {
     assert_eq!(without, [0, 1, 2, 3, 4]);
     let until = |outage: &canopy_bots::Outage| outage.at_ms + outage.ms;
     assert!(report.outages.iter().all(|outage| until(outage) >= 9_900), "{:?}", report.outages);
+}
+
+/// Nobody else misses anything, and nothing is taken for somebody's who is somebody new by then.
+#[test]
+fn whose_process_is_killed_is_gone_until_it_is_there_again() {
+    let relay = TestRelay::start(Mode::Immediate, 1, 200);
+    let is_killed = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_killed);
+    let on_it = |walker: u32| walker % 4 == 1;
+    let killed = Killed(Arc::new(move |walker| on_it(walker) && seen.load(Ordering::Relaxed)));
+    let config = CrowdConfig { killed: Some(killed), ..config(relay.address()) };
+    let trace = crowd(20, 9.0);
+    // It is said every two seconds how far the crowd is.
+    let report = run(&config, &trace, None, &AtomicBool::new(false), |of| {
+        let is_away = is_killed.load(Ordering::Relaxed);
+        assert!(!is_away || of.walkers == 15, "{of:?}");
+        is_killed.store(of.done < 0.3, Ordering::Relaxed);
+    });
+    let report = report.unwrap();
+    assert!(report.is_flawless(), "{report:?}");
+    assert!(report.verdict.published < trace.rows().len() as u64 * 19 / 20, "{report:?}");
+    let mut back: Vec<u32> = report.outages.iter().map(|outage| outage.walker).collect();
+    back.sort_unstable();
+    assert_eq!(back, (0..20).filter(|walker| on_it(*walker)).collect::<Vec<_>>());
+    let is_counted_from_its_return = |outage: &canopy_bots::Outage| outage.at_ms >= 4_000;
+    assert!(report.outages.iter().all(is_counted_from_its_return), "{:?}", report.outages);
 }
 
 #[test]

@@ -138,6 +138,7 @@ impl WalkArgs {
             hop: Duration::from_millis(self.hop_ms),
             weigh: None,
             seats: None,
+            killed: None,
             controller: None,
             endures: false,
         };

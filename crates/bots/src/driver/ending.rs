@@ -46,6 +46,7 @@ impl Crowd<'_> {
         }
         self.oracle.judge_all(self.clock.now());
         self.leave(limit)?;
+        self.outages.extend(self.killings.outages(self.clock.now(), self.schedule.start()));
         let (missing, doubled) = (self.missing(), self.doubled());
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {

@@ -3,6 +3,7 @@
 mod ages;
 mod arrivals;
 mod ending;
+mod killed;
 mod places;
 mod relays;
 mod schedule;
@@ -21,6 +22,7 @@ use arrivals::Arrival;
 use canopy_judge::{Oracle, Publish};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_wire::Time;
+use killed::Killings;
 use relays::Relays;
 use schedule::{Join, Schedule};
 use std::cmp::Reverse;
@@ -80,6 +82,7 @@ struct Crowd<'a> {
     joining: Option<Joining>,
     moves: u64,
     outages: Vec<Outage>,
+    killings: Killings,
     readiness: Readiness,
     receiver: Receiver,
     oracle: Oracle,
@@ -136,6 +139,7 @@ impl<'a> Crowd<'a> {
                 .transpose()?,
             moves: 0,
             outages: Vec::new(),
+            killings: Killings::default(),
             readiness: Readiness::new()?,
             receiver: Receiver::new(16, 65_535),
             oracle,
@@ -193,6 +197,10 @@ impl<'a> Crowd<'a> {
     fn join(&mut self, now: Time) -> Result<(), CrowdError> {
         let mut joined = 0;
         while let Some(Join { walker: number, x, y, .. }) = self.schedule.next_join(now) {
+            if self.is_killed(number) {
+                self.killings.wait(number, (x, y));
+                continue;
+            }
             if let Some(joining) = &mut self.joining {
                 joining.appear(number, (x, y))?;
                 continue;
@@ -211,6 +219,7 @@ impl<'a> Crowd<'a> {
     /// Whoever is to leave by `due` begins to.
     fn leave_due(&mut self, due: Time, now: Time) {
         while let Some(number) = self.schedule.next_leave(due) {
+            self.killings.forget(number);
             if let Some(walker) = &mut self.walkers[number as usize] {
                 let start = self.schedule.start();
                 let lost = walker.leave(now, &mut self.oracle);
@@ -229,6 +238,7 @@ impl<'a> Crowd<'a> {
         self.relays.ask(walker.relay, now);
         self.oracle.appear(now, number as usize);
         walker.look_around(now, grid, at, None, &mut self.cells, &mut self.oracle);
+        walker.appeared = Some(at);
         self.walkers[number as usize] = Some(walker);
         self.turn(number, now);
     }
@@ -350,6 +360,7 @@ impl<'a> Crowd<'a> {
         }
         self.refresh_at = now + REFRESH;
         self.oracle.judge(now);
+        self.kill_and_start(now)?;
         self.keep_places(now);
         if !self.config.endures {
             self.relays.check(now)?;

@@ -58,7 +58,8 @@ impl Crowd<'_> {
         };
         if let Some(at) = appears {
             let ready = (&self.readiness, self.config.seats.as_ref());
-            let walker = Walker::placed(number, now, target, &place, identity, ready)?;
+            let mut walker = Walker::placed(number, now, target, &place, identity, ready)?;
+            walker.lost = self.killings.placed(number);
             reside(&mut self.oracle);
             self.relays.go(None, target.0);
             self.appear(now, walker, at);

@@ -6,16 +6,17 @@ use crate::operate::ApiClient;
 use anyhow::{Context, bail};
 use axum::http::Method;
 use canopy_api::Budget;
-use canopy_bots::Seats;
+use canopy_bots::{Killed, Seats};
 use canopy_engines::Namespace;
 use canopy_net::Socket;
 use canopy_relay::DEFAULT_WORLD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The hosts are on 10.90.0.0/24: relays from 1 on, servers from 101 on.
@@ -80,6 +81,8 @@ pub(super) struct Bed {
     crowd: Arc<Namespace>,
     /// Where walkers are.
     servers: Arc<Vec<Namespace>>,
+    /// Whose processes are killed, of the servers, by their numbers.
+    killed: Arc<Mutex<BTreeSet<usize>>>,
     network: Namespace,
     folder: tempfile::TempDir,
     key: String,
@@ -111,6 +114,7 @@ impl Bed {
             seat,
             crowd: Arc::new(crowd),
             servers: Arc::new(servers),
+            killed: Arc::default(),
             network,
             folder,
             key: String::new(),
@@ -148,6 +152,23 @@ impl Bed {
         Seats(Arc::new(move |walker, address, options| {
             servers[place(walker, servers.len())].run(|| Socket::bind(address, options))?
         }))
+    }
+
+    /// Walkers' processes are the servers'.
+    pub(super) fn killed(&self) -> Killed {
+        let (servers, killed) = (self.servers.len(), Arc::clone(&self.killed));
+        let is_killed = move |walker| lock(&killed).contains(&place(walker, servers));
+        Killed(Arc::new(is_killed))
+    }
+
+    /// Kills a server's process: its sockets are closed, and nobody is told.
+    pub(super) fn kill_server(&self, server: usize) {
+        lock(&self.killed).insert(server);
+    }
+
+    /// Starts it again. It knows nothing.
+    pub(super) fn start_server(&self, server: usize) {
+        lock(&self.killed).remove(&server);
     }
 
     /// The server that a walker is on.
@@ -299,6 +320,10 @@ impl Bed {
             })
         })?
     }
+}
+
+fn lock(killed: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
+    killed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// On which of so many servers a walker is.

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 /// Starts a controller and relays on hosts of their own, which are network namespaces, and walks a crowd
 /// through them. One after the other, and by the seed, a relay is killed, a link of the world's tree is
-/// cut, the controller is killed, and the cable of a relay's host and that of a server's are pulled; each is
-/// made good after a while. An oracle says what is missing, and what came twice. The exit status is 1 unless
-/// traffic is there again within a second, for those whose relay was killed or has vanished within two, for
-/// those on the server within two of its return, nothing is missing otherwise, and nothing came twice. Needs
+/// cut, the controller is killed, the cable of a relay's host and that of a server's are pulled, and a server is
+/// killed; each is made good after a while. An oracle says what is missing, and what came twice. The exit status is 1
+/// unless traffic is there again within a second, for those whose relay was killed or has vanished within two, for
+/// those on a server within two of its return, nothing is missing otherwise, and nothing came twice. Needs
 /// root, `ip` and `tc`.
 #[derive(Args)]
 pub(super) struct FaultsCommand {
@@ -84,8 +84,8 @@ const LAST_HEARD_MS: u64 = 700;
 /// Traffic is there again after so long at most, milliseconds; for those whose relay or server failed, the
 /// second.
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
-/// Kinds of faults take turns. Their number is odd, so each meets moves and drains in turn.
-const KINDS: u16 = 5;
+/// Kinds of faults take turns.
+const KINDS: u16 = 6;
 /// How finely missing updates are told of, milliseconds.
 const STEP_MS: u64 = 100;
 /// Area for each generated walker, square metres.
@@ -101,6 +101,8 @@ enum Fault {
     Vanished(usize),
     /// The same of a server, with all the walkers on it.
     ServerVanished(usize),
+    /// Its process is gone, with all that its walkers knew.
+    ServerKilled(usize),
 }
 
 /// What has failed.
@@ -109,8 +111,8 @@ struct Failed {
     fault: Fault,
     /// When, milliseconds after the trace's zero.
     at_ms: u64,
-    /// For so long nobody could have reached who is hit.
-    unreachable_ms: u64,
+    /// For so long the server was away that failed.
+    away_ms: u64,
 }
 
 /// What is under way when something fails.
@@ -131,11 +133,11 @@ struct Row {
     at_ms: u64,
     /// Walkers that lost their session.
     members: usize,
-    /// The longest time that one of them was without, milliseconds; of those on a server that vanished, from when it
+    /// The longest time that one of them was without, milliseconds; of those on a server that failed, from when it
     /// is there again.
     outage_ms: u64,
     /// How long after the fault the last update was published that is missing between others, to a tenth
-    /// of a second. Whoever is on a server that vanished is none of those.
+    /// of a second. Whoever is on a server that failed is none of those.
     others_ms: u64,
     /// The same, where one of the two was at the relay, or on the server, that failed; there from when it is there
     /// again.
@@ -167,6 +169,7 @@ impl Fault {
             Fault::Controller => "controller killed",
             Fault::Vanished(_) => "relay vanished",
             Fault::ServerVanished(_) => "server vanished",
+            Fault::ServerKilled(_) => "server killed",
         }
     }
 
@@ -175,7 +178,9 @@ impl Fault {
             Fault::Relay(relay) | Fault::Vanished(relay) => name(relay),
             Fault::Link([one, other]) => format!("{} – {}", name(one), name(other)),
             Fault::Controller => String::new(),
-            Fault::ServerVanished(server) => format!("server-{}", server + 1),
+            Fault::ServerVanished(server) | Fault::ServerKilled(server) => {
+                format!("server-{}", server + 1)
+            }
         }
     }
 
@@ -190,6 +195,7 @@ impl Fault {
             }
             2 => Fault::Controller,
             4 => Fault::ServerVanished(chance(seed, number, servers.into())),
+            5 => Fault::ServerKilled(chance(seed, number, servers.into())),
             // One that was killed has lost its members to others.
             _ => {
                 let serving = bed.serving()?;
@@ -199,6 +205,14 @@ impl Fault {
         })
     }
 
+    /// The server that fails, if it is one.
+    fn server(self) -> Option<usize> {
+        match self {
+            Fault::ServerVanished(server) | Fault::ServerKilled(server) => Some(server),
+            _ => None,
+        }
+    }
+
     fn happen(self, bed: &mut Bed) -> anyhow::Result<()> {
         match self {
             Fault::Relay(relay) => bed.kill_relay(relay),
@@ -206,6 +220,7 @@ impl Fault {
             Fault::Controller => bed.kill_controller(),
             Fault::Vanished(relay) => bed.unplug(relay, true)?,
             Fault::ServerVanished(server) => bed.unplug_server(server, true)?,
+            Fault::ServerKilled(server) => bed.kill_server(server),
         }
         Ok(())
     }
@@ -217,6 +232,10 @@ impl Fault {
             Fault::Controller => bed.start_controller(),
             Fault::Vanished(relay) => bed.unplug(relay, false),
             Fault::ServerVanished(server) => bed.unplug_server(server, false),
+            Fault::ServerKilled(server) => {
+                bed.start_server(server);
+                Ok(())
+            }
         }
     }
 }
@@ -225,7 +244,11 @@ impl Under {
     /// What is begun before the fault number so-and-so of a seed: each kind of fault meets both in turn.
     fn of(seed: u64, number: u16, relays: u8) -> Under {
         let relay = chance(!seed, number, relays.into());
-        if number.is_multiple_of(2) { Under::Move(relay) } else { Under::Drain(relay) }
+        if (number + number / KINDS).is_multiple_of(2) {
+            Under::Move(relay)
+        } else {
+            Under::Drain(relay)
+        }
     }
 
     fn in_words(self) -> String {
@@ -267,6 +290,7 @@ impl FaultsCommand {
             endures: true,
             controller: Some(ask),
             seats: Some(bed.seats()),
+            killed: Some(bed.killed()),
             ..config
         };
         let stop = stop_on_interrupt()?;
@@ -366,9 +390,11 @@ impl FaultsCommand {
             fault.happen(bed)?;
             std::thread::sleep(DOWN);
             fault.end(bed)?;
-            let is_of_server = matches!(fault, Fault::ServerVanished(_));
-            let unreachable = if is_of_server { began.elapsed() - at } else { Duration::ZERO };
-            let [at_ms, unreachable_ms] = [at, unreachable].map(|time| time.as_millis() as u64);
+            let was_away = match fault.server() {
+                Some(_) => began.elapsed() - at,
+                None => Duration::ZERO,
+            };
+            let [at_ms, away_ms] = [at, was_away].map(|time| time.as_millis() as u64);
             bed.until_whole()?;
             under.map(|under| under.end(bed)).transpose()?;
             std::thread::sleep(BETWEEN);
@@ -376,7 +402,7 @@ impl FaultsCommand {
                 print_note("the crowd has gone before all faults; give a longer trace");
                 break;
             }
-            faults.push(Failed { fault, at_ms, unreachable_ms });
+            faults.push(Failed { fault, at_ms, away_ms });
         }
         Ok(faults)
     }
@@ -429,9 +455,9 @@ fn rows(
     let mut before = Before::default();
     let fault_of =
         |at_ms, allowed| faults.iter().rposition(|failed| at_ms + allowed >= failed.at_ms);
-    // For so long nobody could have reached that walker.
-    let unreachable_ms = |of: usize, walker: u32| match faults[of].fault {
-        Fault::ServerVanished(server) if on_server(walker, server) => faults[of].unreachable_ms,
+    // For so long that walker's server was away.
+    let away_ms = |of: usize, walker: u32| match faults[of].fault.server() {
+        Some(server) if on_server(walker, server) => faults[of].away_ms,
         _ => 0,
     };
     let mut members: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); rows.len()];
@@ -441,7 +467,10 @@ fn rows(
             continue;
         };
         members[of].insert(lost.walker);
-        let without_ms = lost.ms.saturating_sub(unreachable_ms(of, lost.walker));
+        // Whoever was killed counts from its return.
+        let is_back = matches!(faults[of].fault, Fault::ServerKilled(_));
+        let away_ms = if is_back { 0 } else { away_ms(of, lost.walker) };
+        let without_ms = lost.ms.saturating_sub(away_ms);
         rows[of].outage_ms = without_ms.max(rows[of].outage_ms);
         rows[of].members = members[of].len();
     }
@@ -451,11 +480,11 @@ fn rows(
             continue;
         };
         let ends = [gap.publisher, gap.receiver];
-        let unreachable_ms = ends.map(|who| unreachable_ms(of, who)).into_iter().max().unwrap_or(0);
-        let is_of_members = unreachable_ms > 0 || ends.iter().any(|who| members[of].contains(who));
+        let away_ms = ends.map(|who| away_ms(of, who)).into_iter().max().unwrap_or(0);
+        let is_of_members = away_ms > 0 || ends.iter().any(|who| members[of].contains(who));
         let row = &mut rows[of];
         let longest = if is_of_members { &mut row.members_ms } else { &mut row.others_ms };
-        *longest = gap.until_ms.saturating_sub(row.at_ms + unreachable_ms).max(*longest);
+        *longest = gap.until_ms.saturating_sub(row.at_ms + away_ms).max(*longest);
         row.gaps += 1;
     }
     for Doubled { until_ms, deliveries } in &report.doubled {
@@ -570,7 +599,7 @@ mod tests {
         report.outages = vec![outage(3, 5_010, 900), outage(4, 8_950, 2_100)];
         let doubled = |until_ms| Doubled { until_ms, deliveries: 3 };
         report.doubled = vec![doubled(4_700), doubled(5_300), doubled(5_400)];
-        let failed = |fault, at_ms, unreachable_ms| Failed { fault, at_ms, unreachable_ms };
+        let failed = |fault, at_ms, away_ms| Failed { fault, at_ms, away_ms };
         let faults = [failed(Fault::Relay(1), 5_000, 0), failed(Fault::Controller, 9_000, 0)];
         let (rows, before) = rows(&faults, &report, |_, _| false);
         assert_eq!(before, Before { outages: 0, gaps: 1, doubled: 3 });
@@ -599,7 +628,7 @@ mod tests {
         let outage = |walker, at_ms, ms| canopy_bots::Outage { walker, at_ms, ms };
         report.outages = vec![outage(1, 4_400, 5_500), outage(2, 4_200, 100)];
         let fault = Fault::ServerVanished(1);
-        let faults = [Failed { fault, at_ms: 5_000, unreachable_ms: 4_010 }];
+        let faults = [Failed { fault, at_ms: 5_000, away_ms: 4_010 }];
         let on_server = |walker, server| walker as usize % 4 == server;
         // Walker 5 is on the server too, whether it has lost its session or not.
         let (of, before) = rows(&faults, &report, on_server);
@@ -611,6 +640,11 @@ mod tests {
         report.missing = vec![gap(8_500, 3, 2)];
         let (of, _) = rows(&faults, &report, on_server);
         assert_eq!((of[0].members, of[0].outage_ms, of[0].members_ms), (2, 3_000, 3_500));
+        // Whoever was killed says from its return on how long it was without.
+        report.outages = vec![outage(1, 9_020, 700)];
+        let faults = [Failed { fault: Fault::ServerKilled(1), ..faults[0] }];
+        let (of, _) = rows(&faults, &report, on_server);
+        assert_eq!((of[0].members, of[0].outage_ms), (1, 700));
     }
 
     #[test]
