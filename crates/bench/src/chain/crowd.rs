@@ -85,6 +85,7 @@ fn walk(network: &Network, trace: &Trace, bytes: usize, tick: Duration) -> anyho
         hop: canopy_bots::DEFAULT_HOP + tick,
         weigh: None,
         seats: None,
+        killed: None,
         controller: None,
         endures: false,
     };

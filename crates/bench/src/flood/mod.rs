@@ -185,6 +185,7 @@ impl FloodBench {
             hop: canopy_bots::DEFAULT_HOP,
             weigh: None,
             seats: None,
+            killed: None,
             controller: None,
             endures: false,
         };
