@@ -357,7 +357,7 @@ impl Cluster {
         for name in &names {
             let at = Instant::now();
             let there = self.relay(name).await["members"].clone();
-            let drained = self.tell(&["relay", "drain", name, "--wait", "60"]).await;
+            let drained = self.tell(&["relay", "drain", name, "--wait", "300"]).await;
             assert_eq!((&drained["members"], &drained["comtrees"]), (&json!(0), &json!(0)));
             let empty = at.elapsed();
             self.relays.remove(name).unwrap().terminate();

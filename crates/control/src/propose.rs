@@ -22,6 +22,8 @@ pub(crate) struct Site {
     pub(crate) relay: RelayId,
     /// How many links it has at most. What is needed to join all relays may exceed it by one.
     pub(crate) most: usize,
+    /// Whether it is about to leave: the others are joined without it.
+    pub(crate) leaves: bool,
 }
 
 /// How links are proposed.
@@ -126,8 +128,9 @@ impl Proposal {
 /// The links so far, by the places of their ends.
 #[derive(Debug)]
 struct Draft {
-    /// How many links each has at most.
+    /// How many links each has at most, and whether it leaves.
     most: Vec<usize>,
+    leaves: Vec<bool>,
     links: Vec<Vec<(usize, u64)>>,
     /// What is kept as far as there is room.
     before: BTreeMap<[usize; 2], Origin>,
@@ -159,6 +162,7 @@ impl Draft {
     fn new(sites: &[Site], measured: &[Candidate], given: &BTreeSet<[usize; 2]>) -> Draft {
         let mut draft = Draft {
             most: sites.iter().map(|site| site.most).collect(),
+            leaves: sites.iter().map(|site| site.leaves).collect(),
             links: vec![Vec::new(); sites.len()],
             before: BTreeMap::new(),
             proposed: BTreeMap::new(),
@@ -210,12 +214,12 @@ impl Draft {
         }
     }
 
-    /// Who is joined with whom, directly or not, without one relay.
-    fn sets(&self, without: Option<usize>) -> Sets {
+    /// Who of those is joined with whom over those, directly or not.
+    fn sets(&self, is_in: impl Fn(usize) -> bool) -> Sets {
         let mut sets = Sets((0..self.most.len()).collect());
         for (from, links) in self.links.iter().enumerate() {
             for (to, _) in links {
-                if Some(from) != without && Some(*to) != without {
+                if is_in(from) && is_in(*to) {
                     sets.join([from, *to]);
                 }
             }
@@ -223,11 +227,20 @@ impl Draft {
         sets
     }
 
-    /// Joins all relays, by the shortest links (Kruskal); first such that nobody has too many.
+    /// Joins all relays that stay, without those that leave, and then all.
     fn connect(&mut self, candidates: &[Candidate]) {
-        let mut sets = self.sets(None);
+        if self.leaves.contains(&true) {
+            let leaves = self.leaves.clone();
+            self.connect_those(candidates, |of| !leaves[of]);
+        }
+        self.connect_those(candidates, |_| true);
+    }
+
+    /// Joins those relays over those, by the shortest links (Kruskal); first such that nobody has too many.
+    fn connect_those(&mut self, candidates: &[Candidate], is_in: impl Fn(usize) -> bool) {
+        let mut sets = self.sets(&is_in);
         for beyond in [0, 1] {
-            for candidate in candidates {
+            for candidate in candidates.iter().filter(|of| of.ends.iter().all(|end| is_in(*end))) {
                 if self.has_room(candidate.ends, beyond) && sets.join(candidate.ends) {
                     self.take(*candidate, Origin::Joins);
                 }
@@ -278,7 +291,7 @@ impl Draft {
     /// Adds links such that this relay's failure does not part the others, where there are some. Returns
     /// how many steps that took.
     fn connect_without(&mut self, without: usize) -> usize {
-        let mut sets = self.sets(Some(without));
+        let mut sets = self.sets(|of| of != without);
         let neighbours: BTreeSet<usize> =
             self.links[without].iter().map(|(to, _)| sets.find(*to)).collect();
         let has_room = |of: &usize| *of != without && self.links[*of].len() < self.most[*of];

@@ -109,7 +109,11 @@ impl State {
     /// Begins to propose links for what was measured.
     pub(crate) fn begin_proposal(&self, readings: BTreeMap<Pair, u32>) -> Underway {
         let is_running = |relay: &&Relay| self.is_running(relay.id);
-        let site = |relay: &Relay| Site { relay: relay.id, most: self.most_links(relay) };
+        let site = |relay: &Relay| Site {
+            relay: relay.id,
+            most: self.most_links(relay),
+            leaves: relay.state == RelayState::Draining,
+        };
         let sites: Vec<Site> = self.relays.values().filter(is_running).map(site).collect();
         let there = self.there(readings);
         Underway {
@@ -317,7 +321,8 @@ mod tests {
     use super::*;
 
     fn underway(relays: u16) -> Underway {
-        let sites = (0..relays).map(|relay| Site { relay: RelayId(relay), most: 3 }).collect();
+        let site = |relay| Site { relay: RelayId(relay), most: 3, leaves: false };
+        let sites = (0..relays).map(site).collect();
         let far = |one: u16, other: u16| 1_000 * u32::from(other - one);
         let pairs = (0..relays).flat_map(|one| (one + 1..relays).map(move |other| (one, other)));
         let measured =

@@ -46,6 +46,12 @@ impl Controller {
         }
     }
 
+    /// A relay leaves or stays: others may need links for that.
+    pub(super) fn hurry_proposals(&mut self) {
+        let soon = self.last_proposals + AGAIN;
+        self.next_proposals = self.next_proposals.map(|next| next.min(soon));
+    }
+
     /// Proposes links for what was measured, if that is due; in a large network a piece at a time. Before
     /// anything was measured it is not.
     pub(super) fn review_proposals(&mut self, op: &mut Op, now: Time) {

@@ -375,6 +375,7 @@ impl Controller {
     /// There is no such relay.
     pub fn drain(&mut self, relay: RelayId, drains: bool) -> Result<(), Refusal> {
         let state = if drains { RelayState::Draining } else { RelayState::Up };
+        self.hurry_proposals();
         self.decide(|of, op| match of.relay(relay)?.state {
             before @ (RelayState::Up | RelayState::Draining) => {
                 if before != state {

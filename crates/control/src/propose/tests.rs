@@ -28,7 +28,7 @@ fn id(at: usize) -> RelayId {
 }
 
 fn sites(count: usize, most: usize) -> Vec<Site> {
-    (0..count).map(|at| Site { relay: id(at), most }).collect()
+    (0..count).map(|at| Site { relay: id(at), most, leaves: false }).collect()
 }
 
 /// All that is proposed, worked out in one piece.
@@ -60,7 +60,7 @@ fn with(
 
 /// How many relays the first reaches, without one.
 fn reached(draft: &Draft, without: Option<usize>) -> usize {
-    let mut sets = draft.sets(without);
+    let mut sets = draft.sets(|of| Some(of) != without);
     let first = usize::from(without == Some(0));
     let root = sets.find(first);
     (0..draft.most.len()).filter(|at| Some(*at) != without && sets.find(*at) == root).count()
@@ -236,4 +236,19 @@ fn two_regions_are_joined_within_first_and_twice_with_each_other() {
     let (far, near) = (links.keys().filter(across).count(), links.len());
     assert_eq!(far, 2, "{links:?}");
     assert!(near - far >= 4, "{links:?}");
+}
+
+/// Four relays have links with each other, and so as many as they may have; a fifth hangs on the first alone.
+#[test]
+fn whoever_hangs_on_a_relay_that_leaves_is_joined_with_others_beyond_their_most() {
+    let measured: BTreeMap<Pair, u32> =
+        (0..5).flat_map(|a| (a + 1..5).map(move |b| (pair(id(a), id(b)), 1_000))).collect();
+    let given: BTreeSet<Pair> =
+        measured.keys().copied().filter(|of| of.1 != id(4) || of.0 == id(0)).collect();
+    let proposed =
+        |sites: &[Site]| propose(sites, &measured, &given, &BTreeMap::new(), &Proposing::default());
+    let mut sites = sites(5, 3);
+    assert_eq!(proposed(&sites), BTreeMap::new());
+    sites[0].leaves = true;
+    assert_eq!(proposed(&sites), BTreeMap::from([(pair(id(1), id(4)), Origin::Joins)]));
 }

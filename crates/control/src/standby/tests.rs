@@ -203,7 +203,7 @@ fn with_proposed_links(network: &Network) -> Network {
             delays.insert((RelayId(at as u16), RelayId(to as u16)), (5.0 * lengths[*node]) as u32);
         }
     }
-    let site = |at| Site { relay: RelayId(at as u16), most: 3 };
+    let site = |at| Site { relay: RelayId(at as u16), most: 3, leaves: false };
     let (given, before) = (BTreeSet::new(), BTreeMap::new());
     let sites = (0..nodes.len()).map(site).collect();
     let mut proposal = Proposal::new(sites, &delays, &given, &before, Proposing::default());
