@@ -357,7 +357,7 @@ impl Cluster {
         for name in &names {
             let at = Instant::now();
             let there = self.relay(name).await["members"].clone();
-            let drained = self.tell(&["relay", "drain", name, "--wait", "300"]).await;
+            let drained = self.tell(&["relay", "drain", name, "--wait", "120"]).await;
             assert_eq!((&drained["members"], &drained["comtrees"]), (&json!(0), &json!(0)));
             let empty = at.elapsed();
             self.relays.remove(name).unwrap().terminate();
@@ -384,9 +384,9 @@ async fn a_rolling_restart_of_all_relays_loses_and_doubles_no_update() {
 }
 
 #[tokio::test]
-#[ignore = "takes some two minutes"]
+#[ignore = "takes two minutes, and a machine that does nothing else"]
 async fn a_rolling_restart_of_eight_relays_with_a_crowd_loses_and_doubles_no_update() {
-    restart_all_of(8, 30).await;
+    restart_all_of(8, 16).await;
 }
 
 /// Restarts so many relays, one after the other, under so many clients.

@@ -67,6 +67,7 @@ pub fn wanted(
         }
         net.comtrees.insert(*id, config);
         net.budgets.comtrees.insert(*id, budget_of(sharing, net.budgets.at_first));
+        let turns = branches.iter().any(|branch| branch.role == Role::NextParent);
         for branch in branches {
             let Some(Item::Link { key, capacity, .. }) = items.get(&ItemKey::Link(branch.link))
             else {
@@ -76,7 +77,7 @@ pub fn wanted(
                 return Err(format!("comtree {}: there is no link {}", id.0, branch.link.0));
             };
             let id = BranchId { comtree: *id, link: *key, thread: THREAD };
-            add_branch(&mut net, id, branch, *capacity);
+            add_branch(&mut net, id, (branch, turns), *capacity);
         }
     }
     Ok(net)
@@ -120,7 +121,8 @@ fn downlink_of(downlink: canopy_control::Downlink) -> Downlink {
     }
 }
 
-fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
+/// `turns`: the relay goes over from a parent to the next.
+fn add_branch(net: &mut Net, id: BranchId, (branch, turns): (&Branch, bool), capacity: Rate) {
     let role = match branch.role {
         // There is none unless a detour leads over it.
         Role::StandbyParent => return,
@@ -139,9 +141,10 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
     // Nothing is reserved for whoever comes over a standby branch: it may send what the link bears.
     let receive = if role == BranchRole::Standby { capacity } else { branch.receive };
     let Rate { bits, packets } = receive;
-    // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a
-    // circle for a while.
-    if role != BranchRole::NextParent {
+    // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a circle
+    // for a while; and the present one what goes up over the next, and what it has not heard yet that nobody wants any more.
+    let is_of_circle = turns && matches!(role, BranchRole::Parent | BranchRole::NextParent);
+    if !is_of_circle {
         let budget = Budget { up_packets: most(packets), up_bits: most(bits), ..Budget::default() };
         net.budgets.branches.insert(id, budget);
     }
@@ -191,6 +194,34 @@ mod tests {
         let threads: Vec<u16> =
             of_links.chain(net.branches.keys().map(|branch| branch.thread)).collect();
         assert_eq!(threads, [0; 6], "others would refuse next parents and next peers");
+    }
+
+    /// Either brings what goes up over the other.
+    #[test]
+    fn while_a_relay_goes_over_to_its_next_parent_neither_of_the_two_is_limited() {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let roles = [Role::Parent, Role::Child, Role::NextParent];
+        let link = |number: u8| Item::Link {
+            id: LinkId(number.into()),
+            key: [number; 32],
+            native: ([127, 0, 0, 1], 4040).into(),
+            calls: true,
+            capacity: rate,
+        };
+        let limited = |count: u8| {
+            let of = |number: u8| {
+                let (link, site) = (LinkId(number.into()), number.into());
+                let role = roles[usize::from(number)];
+                Branch { link, site, role, send: rate, receive: rate }
+            };
+            let items = (0..count).map(link).chain([item((0..count).map(of).collect())]);
+            let items = items.map(|item| (item.key(), item)).collect();
+            let base = Net::default();
+            let net = wanted(&base, &base, &items, Suite::Aes128Gcm).unwrap();
+            net.budgets.branches.keys().map(|id| id.link[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(limited(2), [0, 1]);
+        assert_eq!(limited(3), [1]);
     }
 
     /// The comtree of an item in a mode.
