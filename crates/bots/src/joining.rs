@@ -29,6 +29,8 @@ const MOST_DOUBLINGS: u32 = 5;
 /// What became of a walker's question.
 pub(crate) struct Answered {
     pub(crate) walker: u32,
+    /// Which of the walker's seats it is for.
+    seat: u64,
     pub(crate) place: Result<Place, JoinError>,
 }
 
@@ -39,6 +41,7 @@ enum What {
 
 struct Question {
     walker: u32,
+    seat: u64,
     key: ClientKey,
     credential: Option<String>,
     /// The first of the walker's, which waits for a controller that is away.
@@ -48,6 +51,8 @@ struct Question {
 
 /// What a walker has at the controller.
 pub(crate) struct Seat {
+    /// Counted over all walkers.
+    number: u64,
     key: ClientKey,
     /// What it shows the controller, where that asks for something.
     credential: Option<String>,
@@ -63,9 +68,14 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    fn new(key: ClientKey, credential: Option<String>, identity: Identity, at: (f64, f64)) -> Seat {
+    fn new(
+        number: u64,
+        (key, identity): (ClientKey, Identity),
+        credential: Option<String>,
+        at: (f64, f64),
+    ) -> Seat {
         let (appears, ask_at, lacks_a_relay, in_vain) = (Some(at), None, false, 0);
-        Seat { key, credential, identity, appears, ask_at, lacks_a_relay, in_vain }
+        Seat { number, key, credential, identity, appears, ask_at, lacks_a_relay, in_vain }
     }
 
     /// Whether it is time to ask: at once when its relay is lost.
@@ -105,6 +115,8 @@ pub(crate) struct Joining {
     /// Makes the walkers' credentials.
     issuer: Option<Issuer>,
     seats: Vec<Option<Seat>>,
+    /// How many there have been.
+    count: u64,
 }
 
 impl Joining {
@@ -115,7 +127,7 @@ impl Joining {
         let run = move || runtime.block_on(answer_all(ask, asked, answer));
         let thread = std::thread::Builder::new().name("joins".to_owned()).spawn(run)?;
         let seats = (0..walkers).map(|_| None).collect();
-        Ok(Joining { asks: Some(asks), answers, thread: Some(thread), issuer, seats })
+        Ok(Joining { asks: Some(asks), answers, thread: Some(thread), issuer, seats, count: 0 })
     }
 
     /// A walker wants to appear at a position.
@@ -126,7 +138,8 @@ impl Joining {
         // A credential counts comtrees within the world: walkers are on its first.
         let issue = |issuer: &Issuer| issuer.issue(walker, &identity, Comtree(1));
         let credential = self.issuer.as_ref().map(issue).transpose()?;
-        let seat = Seat::new(key, credential, identity, at);
+        self.count += 1;
+        let seat = Seat::new(self.count, (key, identity), credential, at);
         self.ask(walker, &seat, What::Place);
         self.seats[walker as usize] = Some(seat);
         Ok(())
@@ -167,7 +180,12 @@ impl Joining {
 
     /// The next answer, if there is one. The walker asks again in a while.
     pub(crate) fn next(&mut self, now: Time, lacks: impl Fn(u32) -> bool) -> Option<Answered> {
-        let answered = self.answers.try_recv().ok()?;
+        let is_of_now = |of: &Answered| {
+            let seat = self.seats[of.walker as usize].as_ref();
+            seat.is_none_or(|seat| seat.number == of.seat)
+        };
+        // Who has been forgotten and come anew may be answered still as whom it was before.
+        let answered = self.answers.try_iter().find(is_of_now)?;
         let walker = answered.walker;
         if let Some(seat) = &mut self.seats[walker as usize] {
             let place = answered.place.as_ref().ok().filter(|_| !lacks(walker));
@@ -181,7 +199,8 @@ impl Joining {
         let is_first = seat.appears.is_some();
         if let Some(asks) = &self.asks {
             // The thread runs as long as there is somebody who asks.
-            let _ = asks.send(Question { walker, key, credential, is_first, what });
+            let seat = seat.number;
+            let _ = asks.send(Question { walker, seat, key, credential, is_first, what });
         }
     }
 }
@@ -203,7 +222,8 @@ async fn answer_all(
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut under_way = JoinSet::new();
-    while let Some(Question { walker, key, credential, is_first, what }) = asked.recv().await {
+    while let Some(question) = asked.recv().await {
+        let Question { walker, seat, key, credential, is_first, what } = question;
         while under_way.try_join_next().is_some() {}
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let (mut ask, answers) = (ask.clone(), answers.clone());
@@ -215,7 +235,7 @@ async fn answer_all(
                         true => ask.join_within(&key, &[], PATIENCE).await,
                         false => ask.join(&key, &[]).await,
                     };
-                    let _ = answers.send(Answered { walker, place });
+                    let _ = answers.send(Answered { walker, seat, place });
                 }
                 // The lease ends if nobody hears of it.
                 What::Leave => drop(ask.leave(&key).await),
@@ -263,7 +283,7 @@ mod tests {
     fn a_walker_that_is_told_to_stay_asks_ever_more_seldom_and_at_once_when_it_loses_its_relay_again()
      {
         let key = ClientKey::from_seed([1; 32]);
-        let mut seat = Seat::new(key, None, Identity::new([1; 32]), (0.0, 0.0));
+        let mut seat = Seat::new(1, (key, Identity::new([1; 32])), None, (0.0, 0.0));
         seat.take_answer(Time::ZERO, 1, Some(LEASE));
         let asked = asks(&mut seat, 1000, 31_000, true);
         let pauses: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();

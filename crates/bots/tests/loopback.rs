@@ -147,14 +147,15 @@ fn whose_process_is_killed_is_gone_until_it_is_there_again() {
     let config = CrowdConfig { killed: Some(killed), ..config(relay.address()) };
     let trace = crowd(20, 9.0);
     // It is said every two seconds how far the crowd is.
+    let mut fewest = 20;
     let report = run(&config, &trace, None, &AtomicBool::new(false), |of| {
-        let is_away = is_killed.load(Ordering::Relaxed);
-        assert!(!is_away || of.walkers == 15, "{of:?}");
+        fewest = fewest.min(of.walkers);
         is_killed.store(of.done < 0.3, Ordering::Relaxed);
     });
     let report = report.unwrap();
-    assert!(report.is_flawless(), "{report:?}");
-    assert!(report.verdict.published < trace.rows().len() as u64 * 19 / 20, "{report:?}");
+    assert_eq!((fewest, report.verdict.missing), (15, 0), "{report:?}");
+    assert!(report.is_orderly(), "{report:?}");
+    assert!(report.verdict.published < trace.rows().len() as u64 * 39 / 40, "{report:?}");
     let mut back: Vec<u32> = report.outages.iter().map(|outage| outage.walker).collect();
     back.sort_unstable();
     assert_eq!(back, (0..20).filter(|walker| on_it(*walker)).collect::<Vec<_>>());

@@ -32,7 +32,7 @@ struct There {
     measured: BTreeMap<Pair, u32>,
     given: BTreeSet<Pair>,
     /// Those that were made without measuring. They count until their ends have measured each other, or one
-    /// has measured others and does not hear the other, which may be heard by nobody.
+    /// has measured others and the link is not usable: perhaps nobody reaches the other.
     counted: BTreeSet<Pair>,
     before: BTreeMap<Pair, Origin>,
 }

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The link to a parent is used again once it has been up for so long.
 const STEADY: Duration = Duration::from_secs(5);
-/// Once the controller is back, a detour that it does not make the tree is over within this: the link to the parent may have
-/// come up as late as that, is steady after [`STEADY`], and the way back without loss takes some four seconds. The rest is for
-/// relays that the controller hears later.
+/// So long after the controller is back any branch may bring what its link bears. If the link to a parent is up by then, the
+/// detour is over some nine seconds later: the link is steady after [`STEADY`], and the way back without loss takes some four
+/// seconds. The rest is for relays that the controller hears later.
 const ALL_BACK: Duration = Duration::from_secs(15);
 
 /// What a controller wants a relay to have.

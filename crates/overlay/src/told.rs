@@ -142,7 +142,8 @@ fn add_branch(net: &mut Net, id: BranchId, (branch, turns): (&Branch, bool), cap
     let receive = if role == BranchRole::Standby { capacity } else { branch.receive };
     let Rate { bits, packets } = receive;
     // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a circle
-    // for a while; and the present one what goes up over the next, and what it has not heard yet that nobody wants any more.
+    // for a while. The present one brings what goes up over the next. It also brings what nobody below wants any more, until
+    // it hears of that.
     let is_of_circle = turns && matches!(role, BranchRole::Parent | BranchRole::NextParent);
     if !is_of_circle {
         let budget = Budget { up_packets: most(packets), up_bits: most(bits), ..Budget::default() };

@@ -4,6 +4,7 @@ use super::Crowd;
 use crate::error::CrowdError;
 use crate::report::{Doubled, Missing, Outage, Report, Verdict};
 use crate::trace::Trace;
+use crate::walker::Walker;
 use canopy_judge::Gap;
 use canopy_wire::Time;
 use std::time::Duration;
@@ -46,6 +47,7 @@ impl Crowd<'_> {
         }
         self.oracle.judge_all(self.clock.now());
         self.leave(limit)?;
+        self.outages.extend(self.still_lost());
         self.outages.extend(self.killings.outages(self.clock.now(), self.schedule.start()));
         let (missing, doubled) = (self.missing(), self.doubled());
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
@@ -75,6 +77,13 @@ impl Crowd<'_> {
             trace: trace.name().to_owned(),
             speed: self.config.speed,
         })
+    }
+
+    /// Those who lack their relay in the end, and have not been able to leave.
+    fn still_lost(&self) -> Vec<Outage> {
+        let (now, start) = (self.clock.now(), self.schedule.start());
+        let outage = |of: &Walker| Some(Outage::new(of.number, of.lost?, now, start));
+        self.walkers.iter().flatten().filter_map(outage).collect()
     }
 
     /// What is missing between whom.

@@ -79,9 +79,16 @@ impl Crowd<'_> {
 
     fn kill(&mut self, now: Time, number: u32) {
         let seat = self.joining.as_mut().and_then(|joining| joining.forget(number));
+        self.killings.back.remove(&number);
         let walker = self.walkers[number as usize].take();
-        if walker.is_some() {
+        if let Some(walker) = &walker {
             self.oracle.vanish(now, number as usize);
+            self.told.echoes += walker.session.echoes();
+            let start = self.schedule.start();
+            self.outages.extend(walker.lost.map(|since| Outage::new(number, since, now, start)));
+            if self.joining.is_some() {
+                self.relays.leave(walker.relay);
+            }
         }
         // Who is leaving does not come again.
         let was_at = |walker: Walker| walker.at.map(|[x, y]| (x, y)).or(walker.appeared);

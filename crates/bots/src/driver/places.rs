@@ -31,7 +31,9 @@ impl Crowd<'_> {
                 let walker = walkers[number as usize].as_ref();
                 walker.is_some_and(|walker| walker.lacks_a_relay(now))
             };
-            let Some(Answered { walker, place }) = joining.next(now, lacks) else { return Ok(()) };
+            let Some(Answered { walker, place, .. }) = joining.next(now, lacks) else {
+                return Ok(());
+            };
             self.take_place(now, walker, place)?;
         }
     }

@@ -41,9 +41,14 @@ impl Relays {
     /// A walker goes to a relay, from another if it had one.
     pub(super) fn go(&mut self, from: Option<usize>, to: usize) {
         if let Some(from) = from {
-            self.0[from].walkers -= 1;
+            self.leave(from);
         }
         self.0[to].walkers += 1;
+    }
+
+    /// A walker has its relay no more.
+    pub(super) fn leave(&mut self, from: usize) {
+        self.0[from].walkers -= 1;
     }
 
     /// A walker begins to ask its relay.

@@ -46,8 +46,9 @@ impl Controller {
         }
     }
 
-    /// A relay leaves or stays: others may need links for that.
+    /// A relay leaves or stays: others may need links for that, which a proposal under way does not know of.
     pub(super) fn hurry_proposals(&mut self) {
+        self.underway = None;
         let soon = self.last_proposals + AGAIN;
         self.next_proposals = self.next_proposals.map(|next| next.min(soon));
     }

@@ -375,7 +375,7 @@ impl Controller {
     /// There is no such relay.
     pub fn drain(&mut self, relay: RelayId, drains: bool) -> Result<(), Refusal> {
         let state = if drains { RelayState::Draining } else { RelayState::Up };
-        self.hurry_proposals();
+        let has_changed = self.state.relays.get(&relay).is_some_and(|of| of.state != state);
         self.decide(|of, op| match of.relay(relay)?.state {
             before @ (RelayState::Up | RelayState::Draining) => {
                 if before != state {
@@ -388,7 +388,11 @@ impl Controller {
             }
             _ if !drains && of.relay(relay)?.removing => of.keep_lost_relay(op, relay),
             _ => Err(Refusal::NoSuchRelay(of.relay_name(relay))),
-        })
+        })?;
+        if has_changed {
+            self.hurry_proposals();
+        }
+        Ok(())
     }
 
     /// Lets a relay that drains take members again. It is not removed then, also if it was lost meanwhile: it takes
