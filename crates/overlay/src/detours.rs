@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The link to a parent is used again once it has been up for so long.
 const STEADY: Duration = Duration::from_secs(5);
-/// So long after the controller is back any branch may bring what its link bears. If the link to a parent is up by then, the
+/// How long after the controller is back any branch may bring what its link bears. If the link to a parent is up by then, the
 /// detour is over some nine seconds later: the link is steady after [`STEADY`], and the way back without loss takes some four
 /// seconds. The rest is for relays that the controller hears later.
 const ALL_BACK: Duration = Duration::from_secs(15);
