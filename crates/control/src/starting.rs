@@ -151,14 +151,15 @@ impl State {
         }
         let step = running.step();
         let groups = step.as_ref().map_or_else(Vec::new, Step::told);
-        for group in groups {
-            op.effects.extend(group.iter().map(|relay| tell(*relay, before.get(relay))));
-            op.effects.push(Effect::Barrier(id));
-            told.extend(group);
-        }
-        op.effects.extend(step.map(|_| Effect::Told(id)));
+        // Others may still have their standby parents, which go before a step.
+        told.extend(groups.iter().flatten());
         let others = before.iter().filter(|(relay, _)| !told.contains(relay));
         op.effects.extend(others.map(|(relay, branches)| tell(*relay, Some(branches))));
+        for group in groups {
+            op.effects.push(Effect::Barrier(id));
+            op.effects.extend(group.iter().map(|relay| tell(*relay, before.get(relay))));
+        }
+        op.effects.extend(step.iter().flat_map(|_| [Effect::Barrier(id), Effect::Told(id)]));
         if overlap.is_some() || running.undone.is_some() {
             op.effects.push(Effect::Barrier(id));
         }

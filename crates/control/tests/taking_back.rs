@@ -1,6 +1,7 @@
-//! A controller that is dropped in the middle of a step, and started again: what the step has begun is taken
-//! back first at the relay whose word was waited for, in whatever order relays connect. That relay may have
-//! turned already, and all that goes up from there needs the branch at the other end.
+//! A controller that is dropped in the middle of a step, and started again, in whatever order relays connect. One by which
+//! a relay gets another parent goes on: see `a_relay_that_gets_another_parent`. What another has begun, or one that was
+//! given up, is taken back first at the relay whose word was waited for. That relay may have turned already, and all that
+//! goes up from there needs the branch at the other end.
 
 #[allow(dead_code, reason = "others use the rest of it")]
 #[path = "meshed/bed.rs"]
@@ -94,7 +95,7 @@ impl Halfway {
         })
     }
 
-    /// The mover comes last and takes the step back; then the move goes on, to its end.
+    /// The mover comes last and takes the step back; then the move goes on to its end, if it was not given up.
     fn come_back(mut self) -> Bed {
         let mover = self.mover;
         self.go_on(3_000, |at| at != mover);
@@ -107,7 +108,7 @@ impl Halfway {
     }
 }
 
-/// The move goes on over the same link: what the other end brings as long as it has its branch of before would be
+/// A standby parent is over the same link: what the other end brings as long as it has its branch of before would be
 /// taken for the new one's.
 #[test]
 fn the_link_of_a_step_is_used_anew_only_when_both_of_its_relays_have_let_go() {
@@ -130,8 +131,8 @@ fn the_link_of_a_step_is_used_anew_only_when_both_of_its_relays_have_let_go() {
     });
     assert!(has_let_go);
     halfway.go_on(2_000, |_| true);
-    assert_eq!(uses(&halfway, mover), Some(Role::NextParent));
-    assert_eq!(uses(&halfway, other), Some(Role::Child));
+    assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent));
+    assert_eq!(uses(&halfway, other), Some(Role::StandbyChild));
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn a_step_is_taken_back_until_both_of_its_relays_have_let_go_whoever_starts_in_b
         halfway.start_again();
     }
     halfway.go_on(2_000, |_| true);
-    assert_eq!(uses(&halfway, mover), Some(Role::NextParent), "the move goes on");
+    assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent), "both have let go");
 }
 
 /// What the mover has sent over the link is on its way, and would come to nobody. It arrives within the link's delay, a
@@ -178,14 +179,29 @@ fn the_other_relay_of_a_step_lets_go_once_what_the_mover_sent_has_arrived_but_a_
     }
 }
 
-/// The link to a relay's parent gets slow, and the relay is about to get another parent.
+/// A relay is about to get another parent. Then the move is given up, and the controller dies before anybody hears of that.
 fn swap(core: Core) -> Halfway {
-    let halfway = Halfway::of(swapping(core));
+    let mut halfway = Halfway::alive(swapping(core));
+    let (mover, bed) = (halfway.mover, &mut halfway.bed);
+    // The relay refuses what it is told next.
+    bed.refuses = Some(mover);
+    let ask = Enter::new(world(), [9; 16], vec![(bed.relays[mover].0, 1000)]);
+    bed.controller.enter(bed.now, &ask).unwrap();
+    let comtree = bed.comtree();
+    let is_given_up = (0..50).any(|_| {
+        bed.tick(|_| true);
+        bed.commit();
+        !bed.controller.is_moving(comtree)
+    });
+    assert!(is_given_up);
+    bed.refuses = None;
+    halfway.start_again();
     assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
     halfway
 }
 
-/// The same before the controller dies. Relay 4 has nobody on it, and is not on the tree.
+/// The link to a relay's parent gets slow, and the relay is about to get another parent. Relay 4 has nobody on it, and is
+/// not on the tree.
 fn swapping(core: Core) -> Bed {
     let mut bed = Bed::of(5, &[(0, 1), (1, 2), (0, 2), (0, 3), (2, 3), (1, 4)], core);
     for at in 0..4 {
@@ -257,11 +273,7 @@ fn say_that_it_may_leave(bed: &mut Bed) {
 #[test]
 fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first() {
     for core in [Core::Center, Core::Mesh] {
-        let halfway = swap(core);
-        let (other, link) = (halfway.other, halfway.link);
-        let mut bed = halfway.come_back();
-        let has_link = |of: &Branch| of.link == link && !of.role.is_standby();
-        assert!(bed.branches(other).iter().any(has_link), "the move has come to its end");
+        let mut bed = swap(core).come_back();
         // The next one that starts finds nothing to be taken back: all are told at once.
         let comtree = bed.comtree();
         let wanted = |bed: &Bed| {
@@ -272,6 +284,42 @@ fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first
         let before = wanted(&bed);
         bed.start_again();
         assert_eq!(wanted(&bed), before);
+    }
+}
+
+/// It has turned to the next one while there was no controller, and the new one may hear others first.
+#[test]
+fn a_relay_that_gets_another_parent_goes_on_whoever_connects_first() {
+    for (core, last) in [Core::Center, Core::Mesh]
+        .into_iter()
+        .flat_map(|core| (0..4).map(move |last| (core.clone(), last)))
+    {
+        let mut halfway = Halfway::of(swapping(core.clone()));
+        let (mover, other, link) = (halfway.mover, halfway.other, halfway.link);
+        assert_eq!((mover, halfway.role), (3, Role::Child));
+        let up = |halfway: &Halfway| {
+            let branches = halfway.bed.branches(mover).into_iter();
+            branches.filter(|of| of.link == link).map(|of| of.role).collect::<Vec<_>>()
+        };
+        let events = halfway.go_on(1_500, |at| at != last);
+        assert_eq!(up(&halfway), [Role::NextParent], "{core:?} {last} {events:?}");
+        halfway.bed.succeeds = true;
+        let comtree = halfway.bed.comtree();
+        for _ in 0..100 {
+            let now = halfway.bed.now;
+            halfway.bed.relays[mover].1.set_succeeded(now, comtree);
+            halfway.go_on(10, |_| true);
+            let now = up(&halfway);
+            assert!(
+                matches!(now[..], [Role::NextParent | Role::Parent]),
+                "{now:?} {core:?} {last}"
+            );
+        }
+        assert_eq!(up(&halfway), [Role::Parent], "{core:?} {last}");
+        assert!(halfway.is_known_to_other());
+        (0..2).for_each(|_| _ = halfway.bed.exchange());
+        assert!(halfway.bed.controller.is_settled());
+        assert_eq!(halfway.bed.controller.tree(comtree).len(), 4, "{other}");
     }
 }
 
