@@ -254,6 +254,16 @@ impl Pending {
         self.newest_of_origin[to as usize] = newest;
     }
 
+    /// A port is that of a core peer from now on: what came from it, and waits, goes to no other.
+    pub(crate) fn came_from_core_peer(&mut self, port: PortIndex) {
+        let mut number = self.newest_of_origin[port as usize];
+        while number != NONE {
+            let record = &mut self.records[number as usize];
+            record.from_core_peer = true;
+            number = record.next_of_origin;
+        }
+    }
+
     /// A comtree is no more: what waits for its groups and its tree goes to no one. Calls `group` with each of the
     /// groups.
     pub(crate) fn forget_comtree(&mut self, comtree: ComtreeIndex, mut group: impl FnMut(u32)) {

@@ -96,6 +96,11 @@ impl Relay {
         if let Some(port) = self.ports.get_mut(port) {
             port.shape.class = role.class();
         }
+        if role.is_peer() && before == Some(BranchRole::Parent) {
+            // What it has brought goes to other core peers without this relay.
+            let queue = self.comtrees.get(index).queue;
+            self.queues.get_mut(queue).pending.came_from_core_peer(port);
+        }
         let tree = &mut self.comtrees.get_mut(index).tree;
         tree.set_role(port, role);
         tree.promote();

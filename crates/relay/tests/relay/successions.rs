@@ -310,6 +310,37 @@ fn join_a_mesh(threads: u16) {
     all_hear(&mut world, "below again");
 }
 
+/// What a relay's parent has brought waits for the relay's tick, and by then that is a core peer. Others of the mesh had
+/// it from that before they could tell what comes twice.
+#[test]
+fn what_waits_for_a_tick_goes_to_no_next_peer_when_the_parent_is_a_core_peer_by_then() {
+    let mut world = World::empty();
+    let ticks = Mode::Periodic { tick: Duration::from_millis(1000) };
+    for (site, mode) in [(1, Mode::Immediate), (2, Mode::Immediate), (3, ticks)] {
+        let relay = world.add_relay(at_site(mode, site), 1);
+        let number = world.join(relay);
+        world.subscribe(number, GROUP, 3);
+    }
+    world.link(COMTREE, [(0, 1), (1, 2)], [BranchRole::CorePeer; 2]);
+    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+    world.pass(Duration::from_secs(3));
+    let sent: &[u8] = b"once";
+    world.publish(0, GROUP, 0, Flags(0), sent);
+    world.settle();
+    for (relay, other, role) in [(0, 2, BranchRole::Core), (2, 0, BranchRole::CorePeer)] {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+    }
+    world.link(COMTREE, [(1, 2), (2, 3)], [BranchRole::NextPeer; 2]);
+    // The second relay hears who is new after half a second, and lets go on what waited in vain for as long.
+    world.pass(Duration::from_secs(2));
+    for number in 0..3 {
+        let got = world.payloads(number).iter().filter(|got| **got == sent).count();
+        assert_eq!(got, usize::from(number != 0), "at {number}");
+    }
+}
+
 /// The old parent is ahead of the next one by a tick. What it brought last comes once more when the next one is a core peer.
 #[test]
 fn what_the_old_parent_brought_does_not_pass_again_once_the_next_one_is_a_core_peer() {
