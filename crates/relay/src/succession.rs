@@ -251,13 +251,10 @@ impl Succession {
         self.seen_of(now, src, series).is_none_or(|seen| seen.pass(now, series))
     }
 
-    /// An update from below passes, which comes once. Its publisher may have come back with its address a moment ago,
-    /// and its numbers may have passed before: then it is not silent all the same, and what of it comes round is
-    /// not new.
+    /// An update from below passes, which comes once. What of it comes round is not new.
     pub(crate) fn note(&mut self, now: Time, src: Address, series: u16) {
         if let Some(seen) = self.seen_of(now, src, series) {
-            seen.pass(now, series);
-            (seen.at, seen.last_at) = (now, now);
+            seen.note(now, series);
         }
     }
 
@@ -403,11 +400,16 @@ impl Seen {
         // What was sent before may still come over the other branch, in whatever order.
         if let Some((before, until)) = &mut self.before
             && now <= *until
-            && !self.last.has_within(WINDOW, series)
-            && before.has_within(ANEW, series)
-            && (!self.last.is_a_little_before(series) || before.has_within(WINDOW, series))
         {
-            return before.takes(series);
+            if !self.last.has_within(WINDOW, series)
+                && before.has_within(ANEW, series)
+                && (!self.last.is_a_little_before(series) || before.has_within(WINDOW, series))
+            {
+                return before.takes(series);
+            }
+            if before.has_passed(series) {
+                return false;
+            }
         }
         let is_silent = self.silent_for(now) > SILENCE;
         let is_newer = self.last.is_before(series);
@@ -428,6 +430,19 @@ impl Seen {
             self.last_at = now;
         }
         is_new
+    }
+
+    /// An update passes that comes once. If it seems to have passed, its publisher has come back with its address
+    /// a moment ago, and counts anew.
+    fn note(&mut self, now: Time, series: u16) {
+        let before = self.before.take();
+        if self.pass(now, series) {
+            self.before = self.before.or(before);
+        } else {
+            self.before = Some((self.last, now + SILENCE));
+            (self.last, self.filled) = (Numbers { newest: series, passed: 1 }, 0);
+        }
+        (self.at, self.last_at) = (now, now);
     }
 
     /// Whether an update that is not newer than all has not passed. From now on it has.
@@ -480,6 +495,11 @@ impl Numbers {
         is_new
     }
 
+    /// Whether this number has passed, as far as that is known.
+    fn has_passed(self, series: u16) -> bool {
+        self.passed & self.bit(series) != 0
+    }
+
     /// The bit of a number that is not higher than all; none if it is too old.
     fn bit(self, series: u16) -> u64 {
         1_u64.checked_shl(self.newest.wrapping_sub(series).into()).unwrap_or(0)
@@ -516,6 +536,19 @@ mod tests {
         assert!(!succession.pass(at(1_100), src, 0), "it comes over the other parent");
         assert!(!succession.pass(at(1_100), src, 49), "so does what it sent before it went");
         assert!(succession.pass(at(1_100), src, 50));
+    }
+
+    /// Its first numbers come from below, and the next ones from above, as the relay's parent is another one then.
+    #[test]
+    fn who_comes_back_below_within_a_second_is_heard_from_above_then() {
+        let (at, src) = (|ms: u64| Time::from_millis(ms), Address::unicast(7, 100));
+        for lived in [5, 50, 500] {
+            let mut succession = Succession::new(at(0), (1, 2), (3, true));
+            (0..lived).for_each(|series| succession.note(at(10), src, series));
+            (0..8).for_each(|series| succession.note(at(600 + 100 * series as u64), src, series));
+            assert!((8..12).all(|series| succession.pass(at(1_650), src, series)), "{lived}");
+            assert!((0..12).all(|series| !succession.pass(at(1_660), src, series)), "{lived}");
+        }
     }
 
     #[test]
