@@ -3,7 +3,7 @@
 
 use super::routing::{MIN_TIMES, REPLY_WAIT};
 use super::{GONE, Relay};
-use crate::index::ComtreeIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::ports::Peer;
 use crate::routes::Leads;
@@ -39,7 +39,7 @@ impl Relay {
             self.siblings.tell_route(comtree, to, Some(leads));
         }
         let reply = RouteReply { to: update.src, about, is_there: true, hops: REPLY_HOPS };
-        self.send_reply(now, (comtree, index), reply, true);
+        self.send_reply(now, (comtree, index), (reply, NONE), true);
     }
 
     /// Nobody is where an update was to go: its sender is told, at a rate.
@@ -53,15 +53,16 @@ impl Relay {
         let Some(index) = self.comtrees.find(update.comtree) else { return };
         let hops = REPLY_HOPS;
         let reply = RouteReply { to: update.src, about: update.dst, is_there: false, hops };
-        self.send_reply(now, (update.comtree, index), reply, true);
+        self.send_reply(now, (update.comtree, index), (reply, NONE), true);
     }
 
-    /// Sends an answer on towards whoever has asked; if that is somebody here, it has arrived.
+    /// Sends an answer on towards whoever has asked, but not over the branch that has brought it; if that is somebody
+    /// here, it has arrived.
     fn send_reply(
         &mut self,
         now: Time,
         (comtree, index): (Comtree, ComtreeIndex),
-        reply: RouteReply,
+        (reply, origin): (RouteReply, PortIndex),
         may_pass: bool,
     ) {
         let RouteReply { to: asker, about, is_there, .. } = reply;
@@ -72,7 +73,11 @@ impl Relay {
             return;
         }
         let (to, _) = self.route_key(index, asker);
-        let way = self.overlay.routes.find(index, to).and_then(|way| self.ports.get(way.port));
+        let way = self.overlay.routes.find(index, to);
+        if way.is_some_and(|way| way.port == origin) {
+            return self.drop_on(comtree, DropReason::NotThisWay);
+        }
+        let way = way.and_then(|way| self.ports.get(way.port));
         let thread = match way.map(|port| port.peer) {
             Some(Peer::Branch(session)) => {
                 let mut packet = [0; MAX_DATAGRAM];
@@ -132,13 +137,13 @@ impl Relay {
             // Who asks need not wait any longer.
             *asked = Asked { since: asked.since.min(now - REPLY_WAIT), times: MIN_TIMES };
         }
-        self.send_reply(now, comtree, RouteReply { hops, ..reply }, true);
+        self.send_reply(now, comtree, (RouteReply { hops, ..reply }, port), true);
         Ok(())
     }
 
     pub(super) fn hear_route_reply(&mut self, now: Time, comtree: Comtree, reply: RouteReply) {
         if let Some(index) = self.comtrees.find(comtree) {
-            self.send_reply(now, (comtree, index), reply, false);
+            self.send_reply(now, (comtree, index), (reply, NONE), false);
         }
     }
 }

@@ -342,6 +342,23 @@ fn a_request_dies_in_a_ring() {
     assert!(requests(&world) <= 64, "{}", requests(&world));
 }
 
+/// As the tree turns round, two relays may each take the other for the way to somebody.
+#[test]
+fn a_reply_does_not_go_back_to_where_it_came_from() {
+    let mut world = world_of(3, &[(0, 1), (1, 2)]);
+    send(&mut world, 2, 0);
+    let (to, about) = (world.address(2), world.address(0));
+    let mut out = [0; 64];
+    let len =
+        RouteReply { to, about, is_there: false, hops: 255 }.encode(COMTREE, &mut out).unwrap();
+    let passed = world.sum(|counters| counters.route_replies);
+    let key = world.key_of(1);
+    assert!(world.threads[2].send_over_link(&key, &out[..len]));
+    world.settle();
+    assert_eq!(world.sum(|counters| counters.route_replies), passed);
+    assert_eq!(world.dropped(DropReason::NotThisWay), 1);
+}
+
 #[test]
 fn a_reply_of_nobody_and_about_nobody_is_harmless() {
     let mut world = world_of(2, &[(0, 1)]);
