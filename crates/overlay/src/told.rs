@@ -143,9 +143,10 @@ fn add_branch(net: &mut Net, id: BranchId, (branch, turns): (&Branch, bool), cap
     let Rate { bits, packets } = receive;
     // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a circle
     // for a while. The present one brings what goes up over the next. It also brings what nobody below wants any more, until
-    // it hears of that.
+    // it hears of that, as any parent does of which nothing is reserved since the last one below has left.
     let is_of_circle = turns && matches!(role, BranchRole::Parent | BranchRole::NextParent);
-    if !is_of_circle {
+    let is_left = role == BranchRole::Parent && receive == Rate::ZERO;
+    if !is_of_circle && !is_left {
         let budget = Budget { up_packets: most(packets), up_bits: most(bits), ..Budget::default() };
         net.budgets.branches.insert(id, budget);
     }
@@ -223,6 +224,24 @@ mod tests {
         };
         assert_eq!(limited(2), [0, 1]);
         assert_eq!(limited(3), [1]);
+    }
+
+    /// It brings what was wanted until it hears that nobody is there.
+    #[test]
+    fn a_parent_from_which_nothing_is_reserved_is_not_limited() {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let budget = |role, receive| {
+            let link = LinkId(7);
+            let (key, native) = ([3; 32], ([127, 0, 0, 1], 4040).into());
+            let joined = Item::Link { id: link, key, native, calls: true, capacity: rate };
+            let branch = Branch { link, site: 2, role, send: rate, receive };
+            let items = [joined, item(vec![branch])].map(|item| (item.key(), item)).into();
+            let net = wanted(&Net::default(), &Net::default(), &items, Suite::Aes128Gcm).unwrap();
+            net.budgets.branches.values().next().map(|budget| budget.up_packets)
+        };
+        assert_eq!(budget(Role::Parent, rate), Some(1_250));
+        assert_eq!(budget(Role::Parent, Rate::ZERO), None);
+        assert_eq!(budget(Role::Child, Rate::ZERO), Some(1));
     }
 
     /// The comtree of an item in a mode.
