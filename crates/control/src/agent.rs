@@ -32,6 +32,8 @@ pub(crate) struct Agent {
     caller: Option<Caller>,
     /// When it was last heard.
     pub(crate) heard: Time,
+    /// When it was last found, of this life of the controller.
+    pub(crate) found: Option<Time>,
     /// When a neighbour last heard it, while it was not heard here.
     pub(crate) vouched: Time,
     /// Whether its channel has broken since.
@@ -72,6 +74,7 @@ impl Agent {
             retry,
             caller: None,
             heard: now,
+            found: None,
             vouched: now,
             is_cut: false,
             wanted: BTreeMap::new(),

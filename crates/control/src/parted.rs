@@ -133,6 +133,14 @@ impl State {
         true
     }
 
+    /// The links of a comtree in parts that are down; nothing if it is not in parts, or lacks a relay.
+    pub(crate) fn dead_links(&self, comtree: Comtree) -> Option<impl Iterator<Item = LinkId>> {
+        let running = self.comtrees.get(&comtree).filter(|running| running.broken.is_some())?;
+        let shape = running.shape.as_ref()?;
+        let are_there = shape.relays().all(|relay| self.is_running(relay));
+        are_there.then(|| shape.links().filter(|link| !self.is_usable(*link)))
+    }
+
     /// How long a link is for [`Aim::Patch`] that carries nothing: longer than any way over others. Between relays
     /// that are lost it is the shorter of two such links. They may have branches over it still, and be told of
     /// nothing, so the tree goes on over it before it leads around.

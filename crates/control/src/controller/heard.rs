@@ -1,6 +1,6 @@
 //! What relays say, and what time brings.
 
-use super::{Controller, MOVES, PAUSE, PAUSES, REVIEW};
+use super::{Controller, LINKS_COME, MOVES, PAUSE, PAUSES, REVIEW};
 use crate::agent::{Agent, Settled};
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
@@ -62,6 +62,9 @@ impl Controller {
             op.effects.push(Effect::Found(relay));
             op.tell(Event::RelayFound(relay));
             self.ops.push_back(op);
+            if let Some(agent) = self.agents.get_mut(&relay) {
+                agent.found = Some(now);
+            }
             self.repair(now);
             self.measuring.hurry(relay);
         }
@@ -327,9 +330,27 @@ impl Controller {
         }
     }
 
+    /// Until when a comtree that is in parts waits for links of relays that have just been found: once they are up, it
+    /// is whole without any change. Nothing if others are down as well, or none.
+    fn waits_for_links(&self, now: Time, comtree: Comtree) -> Option<Time> {
+        let until = |link| {
+            let ends = self.state.links.get(&link)?.ends.into_iter();
+            let found = |end| self.agents.get(&end).and_then(|agent| agent.found);
+            ends.filter_map(found).max().map(|found| found + LINKS_COME)
+        };
+        let dead = self.state.dead_links(comtree)?;
+        let until = dead.map(until).min().flatten();
+        until.filter(|until| now < *until)
+    }
+
     /// Gives all comtrees that lack something another tree, if there is one.
     pub(super) fn repair(&mut self, now: Time) {
         for comtree in self.state.hit() {
+            if let Some(until) = self.waits_for_links(now, comtree) {
+                self.state.links_have_come = true;
+                self.next_review = self.next_review.min(until);
+                continue;
+            }
             if self.state.is_hurt(comtree) {
                 self.hurry(now, comtree);
             }

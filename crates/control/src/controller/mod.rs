@@ -45,6 +45,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const LIFE: &[u8] = b"life";
 /// Links are looked at this often, whatever is reported.
 const REVIEW: Duration = Duration::from_secs(1);
+/// A relay that is found has its links up within this. A tree that they would make whole waits so long for them.
+const LINKS_COME: Duration = Duration::from_secs(1);
 /// Trees are looked for so often that go round relays which drain.
 const MOVES: Duration = Duration::from_secs(5);
 

@@ -80,6 +80,32 @@ fn children_of_a_dead_hub_are_joined_by_another_way_though_leaves_are_cut_off() 
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 
+/// The hub comes back, and its links come up one after the other. With all of them the tree is whole that is there; with
+/// one less another one would do, in which somebody hangs on who was its child.
+#[test]
+fn the_last_link_of_a_relay_that_comes_back_is_waited_for_but_not_long() {
+    for comes in [true, false] {
+        let mut bed = hub(1000);
+        kill_hub(&mut bed);
+        let tree = bed.controller.tree(bed.comtree());
+        let is_used = |link: &u32| tree.iter().any(|hop| hop.above.is_some_and(|a| a.1.0 == *link));
+        let last = [3, 4].into_iter().find(is_used).unwrap();
+        (bed.connected, bed.relays[5].1) = (6, RelaySide::new(2));
+        for link in (1..=4).filter(|link| *link != last) {
+            bed.set_link(link, [link as usize - 1, 5], true);
+        }
+        (0..60).for_each(|_| _ = bed.tick());
+        assert_eq!(bed.broken(), Some("r0, r1 are cut off from the others"));
+        if comes {
+            bed.set_link(last, [last as usize - 1, 5], true);
+        }
+        (0..60).for_each(|_| _ = bed.tick());
+        assert_eq!(bed.broken(), None, "{last} has come up: {comes}");
+        assert_eq!(bed.controller.tree(bed.comtree()) == tree, comes);
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
 /// A relay and its parent that changed places would lose what is sent between them meanwhile.
 #[test]
 fn who_is_whose_parent_stays_in_what_stands() {
