@@ -1,12 +1,13 @@
 //! What a controller finds when it starts, and what it tells relays of that.
 //!
 //! Each relay is told as it connects, in whatever order they come. But a step of a move that the life before
-//! has begun is taken back as a controller that lives does it (`moves`): the relay whose word was waited for is
-//! the first, and the others of the comtree keep what they have until it has answered, or is lost. It may have
-//! turned to its next parent already, and all that goes up from there needs the branch at that. The other relay
-//! of the step is the second: only then may one of them be the standby parent of the other, over the same link. One in
-//! which a relay joins a meshed core, or leaves it, goes on where it was: relays know at least the phase before the one that
-//! is stored, and nothing is lost between the two. Then the move goes on: see `resuming`.
+//! has given up, or has begun by which a relay leaves a core that is a tree, is taken back as a controller that lives does
+//! it (`moves`): the relay whose word was waited for is the first, and the others of the comtree keep what they have until
+//! it has answered, or is lost. It may have turned to its next parent already, and all that goes up from there needs the
+//! branch at that. The other relay of the step is the second: only then may one of them be the standby parent of the
+//! other, over the same link. A step in which a relay gets another parent, or joins a meshed core or leaves it, goes on
+//! where it was, and so does the move: see `resuming`. Of the phase that is stored relays know at least the one before,
+//! and nothing is lost between the two.
 //!
 //! If a change of a tree was on its way, relays may have the tree before, the tree after, or what is told between
 //! the two. All relays of that comtree are waited for. Then they let go of everything that they do not surely have
