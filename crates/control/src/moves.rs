@@ -23,8 +23,8 @@
 //!
 //! The tree that is in force is stored, and the step that is under way, until its relays have what follows from it,
 //! or have taken it back: the next step begins only then, so there is one at most of which relays may have something. A
-//! controller that starts finds both, takes the step back in the same order as one that lives (`starting`), and then
-//! goes on with the move (`resuming`). What the core of the world's rule needs is reserved all the time, as a move that ends
+//! controller that starts finds both, goes on with the step or takes it back in the same order as one that lives
+//! (`starting`), and then goes on with the move (`resuming`). What the core of the world's rule needs is reserved all the time, as a move that ends
 //! early takes that.
 
 use crate::comtree::{Peering, Phase, Step};
