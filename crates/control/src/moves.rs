@@ -279,6 +279,7 @@ impl State {
         self.ledger.enter(&given);
         self.renew_standbys(comtree);
         op.effects.push(Effect::Barrier(comtree));
+        self.await_left(op, comtree);
         self.reshape_effects(op, comtree, before, None, false);
         op.tell(Event::Reshaped { comtree, why: moving.why });
         self.prune(op, comtree);
@@ -366,6 +367,18 @@ impl State {
             && shape.is_some_and(|shape| self.is_whole(shape))
         {
             let within = Duration::from_micros(link.delay_us.into()).min(MOST_DELAY) + LATEST;
+            op.effects.extend([Effect::Arrival(comtree, within), Effect::Barrier(comtree)]);
+        }
+    }
+
+    /// What follows, standby branches among it, waits until what was sent over their links has arrived: they may have been
+    /// of a tree on the way, and what a parent has sent there would pass as a child's, and once more over the tree.
+    fn await_left(&self, op: &mut Op, comtree: Comtree) {
+        let standbys = self.comtrees.get(&comtree).map(|running| &running.standbys);
+        let links = standbys.into_iter().flat_map(|standbys| standbys.values());
+        let delay = links.filter_map(|(_, link)| self.links.get(link)).map(|link| link.delay_us);
+        if let Some(delay_us) = delay.max() {
+            let within = Duration::from_micros(delay_us.into()).min(MOST_DELAY) + LATEST;
             op.effects.extend([Effect::Arrival(comtree, within), Effect::Barrier(comtree)]);
         }
     }

@@ -323,6 +323,31 @@ fn a_relay_that_gets_another_parent_goes_on_whoever_connects_first() {
     }
 }
 
+/// What the old parent has sent when it let go would pass as a child's, and once more over the tree.
+#[test]
+fn the_link_to_an_old_parent_is_a_standbys_once_what_was_sent_over_it_has_arrived() {
+    let mut bed = swapping(Core::Center);
+    let (link, ends) = parent_link(&bed, 3);
+    for at in ends {
+        bed.relays[at].1.set_link(bed.now, LinkReport { link, up: true, delay_us: 1000 });
+    }
+    let comtree = bed.comtree();
+    let (mut free, mut is_standby) = (0, false);
+    for _ in 0..200 {
+        let now = bed.now;
+        bed.relays[3].1.set_succeeded(now, comtree);
+        bed.tick(|_| true);
+        let over = |at: usize| bed.branches(at).into_iter().find(|of| of.link == link);
+        let roles: Vec<Role> = ends.into_iter().filter_map(over).map(|of| of.role).collect();
+        free += usize::from(roles.is_empty());
+        is_standby |= roles.iter().any(|role| role.is_standby());
+        if is_standby {
+            break;
+        }
+    }
+    assert!(is_standby && (29..35).contains(&free), "{free} hundredths of a second");
+}
+
 #[test]
 fn a_neighbour_in_the_core_stays_one_until_the_relay_that_leaves_has_it_again() {
     let halfway = Halfway::of(about_to_leave_the_core());
