@@ -271,7 +271,9 @@ impl Controller {
         let lease = self.state.settings.lease;
         let is_away = |agent: &Agent| agent.heard + lease <= now;
         let is_long_gone = |relay| self.agents.get(&relay).is_none_or(is_away);
+        let links = self.state.links.len();
         self.state.finish_removals(&mut op, is_long_gone);
+        self.hurry_if_fewer(links);
         self.review_proposals(&mut op, now);
         if !op.is_empty() {
             self.ops.push_back(op);

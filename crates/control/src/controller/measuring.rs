@@ -53,6 +53,13 @@ impl Controller {
         self.next_proposals = self.next_proposals.map(|next| next.min(soon));
     }
 
+    /// There were so many links before some were removed: whoever they joined needs others.
+    pub(super) fn hurry_if_fewer(&mut self, before: usize) {
+        if self.state.links.len() < before {
+            self.hurry_proposals();
+        }
+    }
+
     /// Proposes links for what was measured, if that is due; in a large network a piece at a time. Before
     /// anything was measured it is not.
     pub(super) fn review_proposals(&mut self, op: &mut Op, now: Time) {

@@ -413,7 +413,10 @@ impl Controller {
     /// # Errors
     /// There is no such link, or comtrees cannot do without it. Then nothing changes.
     pub fn remove_link(&mut self, link: LinkId) -> Result<(), Refusal> {
-        self.decide(|state, op| state.remove_link(op, link))
+        let links = self.state.links.len();
+        self.decide(|state, op| state.remove_link(op, link))?;
+        self.hurry_if_fewer(links);
+        Ok(())
     }
 
     /// The same, but comtrees that run over it get other trees at once: what is on its way may be lost.
@@ -421,7 +424,10 @@ impl Controller {
     /// # Errors
     /// As there.
     pub fn remove_link_at_once(&mut self, link: LinkId) -> Result<(), Refusal> {
-        self.decide(|state, op| state.remove_link_at_once(op, link))
+        let links = self.state.links.len();
+        self.decide(|state, op| state.remove_link_at_once(op, link))?;
+        self.hurry_if_fewer(links);
+        Ok(())
     }
 
     /// Keeps a link that was to be removed: trees may run over it again. Asking again changes nothing.
