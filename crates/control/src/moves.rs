@@ -308,12 +308,22 @@ impl State {
         self.renew_standbys(comtree);
         self.save_comtree(op, comtree);
         // The other relay of the step is next: as long as it has its branch, what it brings over it must
-        // not be taken for that of a standby parent.
+        // not be taken for that of a standby parent, nor that of a standby child as long as it may be under way.
         let mut first = Vec::new();
         let taken_back = step.as_ref().map(|_| Effect::TakenBack(comtree));
         if let Some(step) = step {
             self.take_back(op, comtree, &step, &mut before);
-            first.push(step.undone_by()[1]);
+            let [_, other] = step.undone_by();
+            match (&step, before.get_mut(&other)) {
+                (Step::Swap(swap), Some(branches)) => {
+                    branches.retain(|branch| branch.link != swap.link);
+                    let item = self.comtree_base(comtree, other, branches.clone());
+                    let tell = Effect::Comtree(comtree, other, item);
+                    op.effects.extend([tell, Effect::Barrier(comtree)]);
+                    self.await_last(op, comtree, &step);
+                }
+                _ => first.push(other),
+            }
         }
         self.tell_changed(op, comtree, &before, &first);
         op.effects.extend(taken_back);

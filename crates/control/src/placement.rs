@@ -333,10 +333,14 @@ impl State {
             self.take_back(op, comtree, step, &mut before);
         }
         let has_let_go = self.let_go(op, comtree, &mut before, stays);
-        // What a next peer has sent would arrive when its link is a standby's already. It would pass there as a child's,
-        // and once more over the tree.
-        if is_well && matches!(step, Some(Step::Peer(_))) {
-            op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
+        // What a next peer or a next parent has sent would arrive when its link is a standby's already. It would pass there
+        // as a child's, and once more over the tree.
+        match &step {
+            Some(Step::Peer(_)) if is_well => {
+                op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
+            }
+            Some(step) if is_well => self.await_last(op, comtree, step),
+            _ => {}
         }
         op.effects.extend(step.as_ref().map(|_| Effect::TakenBack(comtree)));
         // Standby parents rank by the tree of before. Those that were taken away a moment ago may be on their way

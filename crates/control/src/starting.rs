@@ -146,8 +146,9 @@ impl State {
             op.effects.push(Effect::Barrier(id));
             self.await_last(op, id, step);
             // It has something of the step, though it may not be on the tree in force.
-            op.effects.push(tell(other, before.get(&other)));
-            op.effects.extend([Effect::Barrier(id), Effect::TakenBack(id)]);
+            op.effects.extend([tell(other, before.get(&other)), Effect::Barrier(id)]);
+            self.await_last(op, id, step);
+            op.effects.push(Effect::TakenBack(id));
             told.extend([relay, other]);
         }
         let step = running.step();

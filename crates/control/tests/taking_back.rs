@@ -182,8 +182,14 @@ fn the_other_relay_of_a_step_lets_go_once_what_the_mover_sent_has_arrived_but_a_
 /// A relay is about to get another parent. Then the move is given up, and the controller dies before anybody hears of that.
 fn swap(core: Core) -> Halfway {
     let mut halfway = Halfway::alive(swapping(core));
-    let (mover, bed) = (halfway.mover, &mut halfway.bed);
-    // The relay refuses what it is told next.
+    refuse_next(&mut halfway.bed, halfway.mover);
+    halfway.start_again();
+    assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
+    halfway
+}
+
+/// The relay that is about to get another parent refuses what it is told next, and the move is given up.
+fn refuse_next(bed: &mut Bed, mover: usize) {
     bed.refuses = Some(mover);
     let ask = Enter::new(world(), [9; 16], vec![(bed.relays[mover].0, 1000)]);
     bed.controller.enter(bed.now, &ask).unwrap();
@@ -195,9 +201,6 @@ fn swap(core: Core) -> Halfway {
     });
     assert!(is_given_up);
     bed.refuses = None;
-    halfway.start_again();
-    assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
-    halfway
 }
 
 /// The link to a relay's parent gets slow, and the relay is about to get another parent. Relay 4 has nobody on it, and is
@@ -324,6 +327,33 @@ fn a_relay_that_gets_another_parent_goes_on_whoever_connects_first() {
 }
 
 /// What the old parent has sent when it let go would pass as a child's, and once more over the tree.
+/// What the other relay has sent when it let go would pass as a standby child's.
+#[test]
+fn the_link_of_a_step_that_is_taken_back_is_free_until_what_was_sent_over_it_has_arrived() {
+    let refused = || {
+        let mut halfway = Halfway::alive(swapping(Core::Center));
+        refuse_next(&mut halfway.bed, halfway.mover);
+        halfway
+    };
+    for mut halfway in [swap(Core::Center), refused()] {
+        let (mover, other, link) = (halfway.mover, halfway.other, halfway.link);
+        let uses = |halfway: &Halfway, at: usize| {
+            halfway.bed.branches(at).iter().any(|of| of.link == link)
+        };
+        let is_free = |halfway: &Halfway| !uses(halfway, mover) && !uses(halfway, other);
+        let mut free = 0;
+        for _ in 0..300 {
+            halfway.go_on(10, |_| true);
+            free += usize::from(is_free(&halfway));
+            if free > 0 && !is_free(&halfway) {
+                break;
+            }
+        }
+        assert!((20..30).contains(&free), "{free} hundredths of a second");
+        assert!(uses(&halfway, mover), "it is a standby's");
+    }
+}
+
 #[test]
 fn the_link_to_an_old_parent_is_a_standbys_once_what_was_sent_over_it_has_arrived() {
     let mut bed = swapping(Core::Center);
