@@ -153,7 +153,7 @@ impl State {
         }
         let step = running.step();
         let groups = step.as_ref().map_or_else(Vec::new, Step::told);
-        // Others may still have their standby parents, which go before a step.
+        // Others may still have their standby parents, which go before a step; those of the step let go of theirs with it.
         told.extend(groups.iter().flatten());
         let others = before.iter().filter(|(relay, _)| !told.contains(relay));
         op.effects.extend(others.map(|(relay, branches)| tell(*relay, Some(branches))));

@@ -432,8 +432,9 @@ impl Seen {
         is_new
     }
 
-    /// An update passes that comes once. If it seems to have passed, its publisher has come back with its address
-    /// a moment ago, and counts anew.
+    /// An update passes that comes once. If it seems to have passed, it is far too late, or its publisher has come back with
+    /// its address a moment ago, and counts anew. Then what had passed before is known for a second: it may come round, and
+    /// is taken for that where a new update has the same number.
     fn note(&mut self, now: Time, series: u16) {
         let before = self.before.take();
         if self.pass(now, series) {
