@@ -1,7 +1,7 @@
-//! A controller that is dropped in the middle of a step, and started again, in whatever order relays connect. One by which
-//! a relay gets another parent goes on: see `a_relay_that_gets_another_parent`. What another has begun, or one that was
-//! given up, is taken back first at the relay whose word was waited for. That relay may have turned already, and all that
-//! goes up from there needs the branch at the other end.
+//! A controller that is dropped in the middle of a step, and started again, in whatever order relays connect. A step by
+//! which a relay gets another parent goes on. A step by which a relay leaves the core, and one that was given up, is taken
+//! back first at the relay whose word was waited for. That relay may have turned already, and all that goes up from there
+//! needs the branch at the other end.
 
 #[allow(dead_code, reason = "others use the rest of it")]
 #[path = "meshed/bed.rs"]
@@ -326,7 +326,6 @@ fn a_relay_that_gets_another_parent_goes_on_whoever_connects_first() {
     }
 }
 
-/// What the old parent has sent when it let go would pass as a child's, and once more over the tree.
 /// What the other relay has sent when it let go would pass as a standby child's.
 #[test]
 fn the_link_of_a_step_that_is_taken_back_is_free_until_what_was_sent_over_it_has_arrived() {
@@ -354,6 +353,7 @@ fn the_link_of_a_step_that_is_taken_back_is_free_until_what_was_sent_over_it_has
     }
 }
 
+/// What the old parent has sent when it let go would pass as a child's, and once more over the tree.
 #[test]
 fn the_link_to_an_old_parent_is_a_standbys_once_what_was_sent_over_it_has_arrived() {
     let mut bed = swapping(Core::Center);
