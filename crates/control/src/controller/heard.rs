@@ -353,11 +353,16 @@ impl Controller {
                 self.next_review = self.next_review.min(until);
                 continue;
             }
-            if self.state.is_hurt(comtree) {
+            let is_hurt = self.state.is_hurt(comtree);
+            if is_hurt {
                 self.hurry(now, comtree);
             }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);
+            // The tree that it gets is whole, so nothing would wait for a repair there.
+            if is_hurt {
+                op.hurry(comtree);
+            }
             if !op.is_empty() {
                 self.ops.push_back(op);
             }

@@ -247,13 +247,16 @@ impl Bed {
     }
 
     pub(crate) fn report_together(&mut self, all: &[(usize, usize)], up: bool) -> Vec<Event> {
-        for ends in all {
-            let link = self.links.iter().find(|(_, of)| of == ends).unwrap().0;
-            for at in [ends.0, ends.1] {
-                self.relays[at].1.set_link(self.now, LinkReport { link, up, delay_us: 1000 });
-            }
-        }
+        all.iter().for_each(|ends| self.find(*ends, up));
         self.exchange()
+    }
+
+    /// The ends of a link find that it is up, or down, and have yet to say so.
+    pub(crate) fn find(&mut self, ends: (usize, usize), up: bool) {
+        let link = self.links.iter().find(|(_, of)| *of == ends).unwrap().0;
+        for at in [ends.0, ends.1] {
+            self.relays[at].1.set_link(self.now, LinkReport { link, up, delay_us: 1000 });
+        }
     }
 
     pub(crate) fn outside(&self, at: usize) -> Option<String> {

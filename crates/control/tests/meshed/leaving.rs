@@ -155,3 +155,18 @@ fn a_link_that_fails_while_a_relay_leaves_is_gone_round_and_the_core_is_the_larg
         check_there(&bed);
     }
 }
+
+/// What is on its way is waited for where all that is sent arrives, and not where much of it is lost.
+#[test]
+fn a_core_that_loses_a_link_while_a_relay_leaves_has_a_tree_again_at_once() {
+    for (lost, phase) in
+        [((0, 1), Role::NextPeer), ((0, 2), Role::LastPeer), ((1, 2), Role::NextPeer)]
+    {
+        let mut bed = larger_elsewhere();
+        let mut watch = Watch::new(5);
+        watch.run(&mut bed, 1500, |bed| bed.branches(0).iter().any(|of| of.role == phase));
+        bed.find(lost, false);
+        (0..20).for_each(|_| _ = bed.tick(|_| true));
+        watch.run_for(&mut bed, 200);
+    }
+}
