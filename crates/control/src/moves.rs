@@ -318,13 +318,13 @@ impl State {
                 (Step::Swap(swap), Some(branches)) => {
                     branches.retain(|branch| branch.link != swap.link);
                     let item = self.comtree_base(comtree, other, branches.clone());
-                    let tell = Effect::Comtree(comtree, other, item);
-                    op.effects.extend([tell, Effect::Barrier(comtree)]);
-                    self.await_last(op, comtree, &step);
+                    op.effects.push(Effect::Comtree(comtree, other, item));
                 }
                 _ => first.push(other),
             }
         }
+        op.effects.push(Effect::Barrier(comtree));
+        self.await_left(op, comtree);
         self.tell_changed(op, comtree, &before, &first);
         op.effects.extend(taken_back);
         op.tell(Event::Reshaped { comtree, why });

@@ -210,22 +210,25 @@ fn swapping(core: Core) -> Bed {
     for at in 0..4 {
         bed.enter(at as u8, at, 1000).unwrap();
     }
-    let (slow, ends) = parent_link(&bed, 3);
-    for _ in 0..60 {
-        for at in ends {
-            let report = LinkReport { link: slow, up: true, delay_us: 90_000 };
-            bed.relays[at].1.set_link(bed.now, report);
-        }
-        let members: Vec<_> = bed.controller.members().map(|of| (of.world, of.address)).collect();
-        for (world, address) in members {
-            bed.controller.renew(bed.now, world, address).unwrap();
-        }
-        bed.exchange();
-    }
+    slow_down(&mut bed, &[3]);
     bed.succeeds = false;
     bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
     bed.exchange();
     bed
+}
+
+/// The links to these relays' parents get slow.
+fn slow_down(bed: &mut Bed, relays: &[usize]) {
+    let slow: Vec<_> = relays.iter().map(|at| parent_link(bed, *at)).collect();
+    for _ in 0..60 {
+        for (link, ends) in &slow {
+            for at in ends {
+                let report = LinkReport { link: *link, up: true, delay_us: 90_000 };
+                bed.relays[*at].1.set_link(bed.now, report);
+            }
+        }
+        bed.renew();
+    }
 }
 
 fn parent_link(bed: &Bed, at: usize) -> (LinkId, [usize; 2]) {
@@ -508,4 +511,46 @@ fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
         let has_parent = halfway.bed.roles(0).contains(&(2, Role::Parent));
         assert_eq!(has_parent, does_controller_see_the_end.is_none());
     }
+}
+
+/// The parent that a relay had before a step is its standby parent, as the move ends before the next step.
+#[test]
+fn the_link_of_an_old_parent_is_free_until_what_was_sent_over_it_has_arrived() {
+    let mut bed = Bed::of(5, &[(0, 1), (0, 2), (0, 3), (0, 4), (2, 3), (2, 4)], Core::Center);
+    (0..5).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    slow_down(&mut bed, &[3, 4]);
+    let old = [3, 4].map(|at| parent_link(&bed, at));
+    bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
+    let comtree = bed.comtree();
+    let step = |bed: &mut Bed| {
+        bed.tick(|_| true);
+        for (_, side) in &mut bed.relays {
+            side.set_succeeded(bed.now, comtree);
+        }
+    };
+    let has_moved = |bed: &Bed, at: usize| parent_link(bed, at).1[1] == 2;
+    let mut ticks = 0;
+    let moved = loop {
+        step(&mut bed);
+        match [3, 4].into_iter().position(|at| has_moved(&bed, at)) {
+            Some(moved) => break moved,
+            None => ticks += 1,
+        }
+        assert!(ticks < 500, "nobody has another parent");
+    };
+    // The other one's next parent is out of reach.
+    bed.find((2, 4 - moved), false);
+    let (link, ends) = old[moved];
+    let is_free =
+        |bed: &Bed| !ends.iter().any(|at| bed.branches(*at).iter().any(|of| of.link == link));
+    let mut free = 0;
+    for _ in 0..300 {
+        step(&mut bed);
+        free += usize::from(is_free(&bed));
+        if free > 0 && !is_free(&bed) {
+            break;
+        }
+    }
+    assert!(!bed.controller.is_moving(comtree) && !is_free(&bed), "it is a standby's");
+    assert!((29..40).contains(&free), "{free} hundredths of a second");
 }
