@@ -48,10 +48,13 @@ impl State {
         }
     }
 
-    /// A tree in fewer parts than another one, if there is any.
+    /// A tree in fewer parts than another one, if there is any; over links that have just been made only where that makes
+    /// them fewer still.
     fn patched(&self, comtree: Comtree, before: &[TreeHop], top: Top) -> Option<Vec<TreeHop>> {
-        let (hops, _) = self.choose_tree(comtree, Aim::Patch(top), Leaves::None, None).ok()?;
         let count = |hops: &[TreeHop]| self.parts(comtree, hops).len();
+        let choose = |leaves| self.choose_tree(comtree, Aim::Patch(top), leaves, None).ok();
+        let trees = [Leaves::Unheard, Leaves::None].into_iter().filter_map(choose);
+        let hops = trees.map(|(hops, _)| hops).min_by_key(|hops| count(hops))?;
         (count(&hops) < count(before)).then_some(hops)
     }
 

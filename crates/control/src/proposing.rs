@@ -286,11 +286,8 @@ impl State {
     /// By relay: a number that those have in common who are joined by links that both their ends hear,
     /// without these.
     fn held_together(&self, without: &BTreeSet<LinkId>) -> BTreeMap<RelayId, RelayId> {
-        let is_heard = |link: &&Link| {
-            let health = self.health.get(&link.id);
-            let is_there = self.is_usable(link.id) && !link.removing;
-            is_there && health.is_some_and(|of| of.reported.len() == 2)
-        };
+        let is_heard =
+            |link: &&Link| self.is_usable(link.id) && !link.removing && self.is_heard(link.id);
         let mut next: BTreeMap<RelayId, Vec<RelayId>> = BTreeMap::new();
         for link in self.links.values().filter(is_heard).filter(|of| !without.contains(&of.id)) {
             for end in link.ends {

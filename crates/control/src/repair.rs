@@ -74,6 +74,8 @@ struct Ground<'a> {
 pub(crate) enum Leaves {
     /// Those that are being removed, and those that are proposed no more.
     Surplus,
+    /// Those that are being removed, and those of which no word has come yet from one of their ends.
+    Unheard,
     /// Those that are being removed.
     Removed,
     /// None.
@@ -293,13 +295,14 @@ impl State {
         reason: &str,
     ) -> Result<(), String> {
         let mut why = "no other tree was found".to_owned();
+        let has = |is: &dyn Fn(&Link) -> bool| self.links.values().any(is);
+        // A link that has just been made may carry nothing for a while.
+        let unheard = has(&|link| !self.is_heard(link.id)).then_some(Leaves::Unheard);
         // A world that finds no way without a link which is being removed needs it after all.
-        let is_removing = self.links.values().any(|link| link.removing);
-        let all = [Leaves::Removed, Leaves::None];
-        let all = if is_removing { &all[..] } else { &all[..1] };
+        let removed = has(&|link| link.removing).then_some(Leaves::None);
+        let all = unheard.into_iter().chain([Leaves::Removed]).chain(removed);
         let aims = [Aim::Keep(Top::Stays), Aim::Keep(Top::Any), Aim::Best];
-        let ways = all.iter().flat_map(|leaves| aims.map(|aim| (aim, *leaves)));
-        for (aim, leaves) in ways {
+        for (leaves, aim) in all.flat_map(|leaves| aims.map(|aim| (leaves, aim))) {
             let hops = match self.choose_tree(comtree, aim, leaves, None) {
                 Ok((hops, _)) => hops,
                 Err(problem) => {
@@ -318,6 +321,7 @@ impl State {
     pub(crate) fn is_left(&self, link: LinkId, leaves: Leaves) -> bool {
         match leaves {
             Leaves::Surplus => self.is_surplus(link),
+            Leaves::Unheard => self.is_being_removed(link) || !self.is_heard(link),
             Leaves::Removed => self.is_being_removed(link),
             Leaves::None => false,
         }

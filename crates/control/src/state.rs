@@ -260,6 +260,11 @@ impl State {
                 .is_some_and(|link| link.ends.iter().all(|e| self.is_running(*e)))
     }
 
+    /// Whether both ends of a link have said how they find it.
+    pub(crate) fn is_heard(&self, link: LinkId) -> bool {
+        self.health.get(&link).is_some_and(|of| of.reported.len() == 2)
+    }
+
     /// Whether a link is to go once nothing runs over it.
     pub(crate) fn is_surplus(&self, link: LinkId) -> bool {
         self.is_being_removed(link) || self.health.get(&link).is_some_and(|of| of.is_surplus)

@@ -145,6 +145,34 @@ fn a_new_link_mends_what_nothing_else_could() {
     assert_eq!(bed.links_of_tree(), [1, 3, 5]);
 }
 
+/// It may carry nothing for a while.
+#[test]
+fn a_link_that_has_just_been_made_mends_only_what_nothing_else_can() {
+    for in_parts in [false, true] {
+        let mut bed = Bed::new(5, 10_000_000, &[&SQUARE[..], &[(3, 4, 1000)]].concat());
+        let members = if in_parts { 5 } else { 4 };
+        (0..members).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+        for (number, (one, other, _)) in SQUARE.into_iter().enumerate() {
+            bed.set_link(number as u32 + 1, [one, other], true);
+        }
+        bed.exchange();
+        let ends = [1, 3].map(|at: usize| bed.relays[at].0);
+        let link = bed.controller.add_link(ends, rate(1_000_000), 10).unwrap();
+        bed.exchange();
+        // If the fifth has a member, nothing joins all.
+        bed.set_link(5, [3, 4], false);
+        bed.exchange();
+        bed.set_link(2, [1, 2], false);
+        bed.exchange();
+        let tree = bed.links_of_tree();
+        assert!(tree.contains(&4) && !tree.contains(&link.0), "{in_parts}: {tree:?}");
+        bed.set_link(4, [3, 0], false);
+        bed.exchange();
+        let tree = bed.links_of_tree();
+        assert!(tree.contains(&link.0), "{in_parts}: {tree:?}");
+    }
+}
+
 #[test]
 fn a_link_that_flaps_is_left_out_for_a_while() {
     let mut bed = Bed::new(4, 10_000_000, &SQUARE);
