@@ -203,6 +203,11 @@ impl Agent {
                 };
                 for ((change, (key, version)), result) in changes.iter().zip(keys).zip(results) {
                     let is_there = matches!(change, Call::Set(_));
+                    // A link may have been refused for the sake of another with the same neighbour that is gone now, and
+                    // a branch because its link was not there yet.
+                    if result.is_ok() && matches!(key, ItemKey::Link(_)) {
+                        self.refused.values_mut().for_each(|at| *at = now);
+                    }
                     if result.is_err() && !(is_there && matches!(key, ItemKey::Member(..))) {
                         self.refused.insert(key, now + AGAIN);
                         self.keep_removal(key, version);
@@ -471,6 +476,11 @@ mod tests {
         }
     }
 
+    fn link(id: u32) -> Item {
+        let native = ([127, 0, 0, 1], 7000).into();
+        Item::Link { id: LinkId(id), key: [1; 32], native, calls: true, capacity: Rate::ZERO }
+    }
+
     /// The ends of this many members.
     fn removals(count: u32) -> Vec<ItemKey> {
         (0..count).map(|of| ItemKey::Member(Comtree(16), Address(64 + of))).collect()
@@ -498,6 +508,24 @@ mod tests {
         assert_eq!(calls, [refused, Call::Set(comtree())]);
         assert_eq!(settled.iter().map(|of| of.version).collect::<Vec<_>>(), [71, 200]);
         assert!(agent.is_settled());
+    }
+
+    /// Its neighbour's other link had to go first, and a branch needs the link.
+    #[test]
+    fn what_was_refused_is_called_again_as_soon_as_links_have_changed() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        agent.want(link(2).key(), 0, Some(link(2)));
+        agent.want(comtree().key(), 1, Some(comtree()));
+        agent.hear(now, 1);
+        let waits = [Call::Set(link(2)), Call::Set(comtree())];
+        let (_, settled) = exchange(&mut agent, now, |call| waits.contains(call));
+        assert_eq!(settled.iter().filter(|of| of.result.is_err()).count(), 2);
+        let (calls, _) = exchange(&mut agent, now, |_| false);
+        assert_eq!(calls, []);
+        agent.want(link(1).key(), 0, None);
+        let (calls, _) = exchange(&mut agent, now, |_| false);
+        assert_eq!(calls, [Call::Remove(link(1).key()), Call::Together(waits.to_vec())]);
     }
 
     #[test]
