@@ -173,9 +173,10 @@ impl Succession {
         }
     }
 
-    /// Knows what has passed in one that ended lately.
+    /// Knows what has passed in one that ended lately, and what waits for the parent that was left then.
     pub(crate) fn remember(&mut self, before: Succession) {
-        self.seen = before.seen;
+        let Succession { seen, ahead, came, bytes, .. } = before;
+        (self.seen, self.ahead, self.came, self.bytes) = (seen, ahead, came, bytes);
     }
 
     /// What has passed, by publisher; it is not known here any more.
@@ -220,6 +221,11 @@ impl Succession {
         };
     }
 
+    /// Whether what waits is waited for from a parent: the old one, or the one that was left when the next one went.
+    pub(crate) fn waits_for(&self, origin: PortIndex) -> bool {
+        origin == self.old.unwrap_or(self.next)
+    }
+
     /// Whether what the next parent has brought waits: the old one is about to bring it, or something that
     /// its publisher sent before.
     pub(crate) fn is_awaited(&self, update: &Update<'_>) -> bool {
@@ -249,6 +255,11 @@ impl Succession {
     /// An update from a parent passes. False if it has passed before.
     pub(crate) fn pass(&mut self, now: Time, src: Address, series: u16) -> bool {
         self.seen_of(now, src, series).is_none_or(|seen| seen.pass(now, series))
+    }
+
+    /// Whether an update has passed.
+    pub(crate) fn has_passed(&self, now: Time, src: Address, series: u16) -> bool {
+        self.seen.get(&src).is_some_and(|seen| !seen.would_pass(now, series))
     }
 
     /// An update from below passes, which comes once. What of it comes round is not new.
@@ -287,7 +298,7 @@ impl Succession {
     pub(crate) fn take_ahead(&mut self, now: Time) -> Option<Kept> {
         loop {
             let (came, src) = *self.came.front()?;
-            if !self.is_done() && came + AHEAD > now {
+            if came + AHEAD > now {
                 return None;
             }
             self.came.pop_front();

@@ -40,11 +40,13 @@ impl Relay {
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
         let (old, next) = (succession.old, succession.next);
         if next == port {
-            // What was held goes on over the old one: in this phase that is the way up. What the next one brought,
-            // and the old one does not bring any more, is lost unless it passes now.
+            // What was held goes on over the old one: in this phase that is the way up. What the next one was ahead
+            // with waits on for the old one, and what waits for nobody passes now.
             let had_turned = succession.has_turned();
             succession.phase = Phase::Asking;
-            self.inject_ahead(now, index, now + AHEAD);
+            if old.is_none() {
+                self.inject_all_ahead(now, index);
+            }
             self.send_held(now, index);
             match old {
                 Some(old) if had_turned => self.overlay.routes.redirect(index, next, old),
@@ -116,11 +118,15 @@ impl Relay {
             return Err(DropReason::Repeated);
         }
         if origin == succession.next && succession.is_awaited(&update) {
+            // A copy does not wait: later its publisher might seem to have been silent, and to count anew.
+            if succession.has_passed(now, update.src, update.series) {
+                return Err(DropReason::Repeated);
+            }
             return kept(succession.keep(now, &update, false));
         }
         // 2. What the old one brings first lets through what its publisher sent before, and only the next one has
         //    brought.
-        if Some(origin) == succession.old {
+        if succession.waits_for(origin) {
             self.pass_before(now, &accepted);
         }
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
@@ -223,6 +229,7 @@ impl Relay {
 
     /// False if it has ended.
     fn advance_succession(&mut self, now: Time, index: ComtreeIndex) -> bool {
+        self.inject_ahead(now, index, now);
         let tree = &mut self.comtrees.get_mut(index).tree;
         let Some(succession) = &mut tree.succession else { return false };
         match succession.phase {
@@ -235,7 +242,6 @@ impl Relay {
             }
             _ => {}
         }
-        self.inject_ahead(now, index, now);
         true
     }
 
@@ -283,7 +289,7 @@ impl Relay {
             return;
         }
         succession.phase = Phase::Turned { until: None };
-        self.inject_ahead(now, index, now);
+        self.inject_all_ahead(now, index);
         let comtree = self.comtrees.get(index).id;
         self.note(Notice::ParentSucceeded { comtree });
     }
@@ -294,6 +300,11 @@ impl Relay {
             let Some(kept) = succession.take_ahead(then) else { return };
             self.inject(now, index, &kept);
         }
+    }
+
+    /// Lets all of that through: nobody is waited for any more.
+    pub(super) fn inject_all_ahead(&mut self, now: Time, index: ComtreeIndex) {
+        self.inject_ahead(now, index, now + AHEAD);
     }
 
     /// Lets through what the publisher of an update that the old parent brings sent before that.

@@ -1,7 +1,7 @@
 //! A parent is succeeded by another without loss, and a mesh gets or loses a relay; whole networks of that are
 //! simulated elsewhere.
 
-use crate::support::{COMTREE, World, at_site};
+use crate::support::{COMTREE, Sent, World, at_site};
 use canopy_relay::{BranchId, BranchRole, Change, Mode};
 use canopy_wire::{DropReason, Flags};
 use std::time::Duration;
@@ -62,9 +62,8 @@ fn a_parent_that_is_to_be_the_parent_again_brings_nothing_twice() {
     assert_eq!(world.payloads(1).len(), 62);
 }
 
-/// The next parent is taken away while it is ahead of the old one, which brings the same a little later.
-#[test]
-fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
+/// A succession over the link 0 in which relay 2 has got ten updates of relay 0 over relay 1 so far.
+fn both_bring() -> World {
     let mut world = World::empty();
     for site in [1, 2, 3] {
         world.add_relay(at_site(Mode::Immediate, site), 1);
@@ -82,29 +81,64 @@ fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
         world.publish(0, GROUP, 0, Flags(0), &[update]);
         world.pass(Duration::from_millis(100));
     }
+    world
+}
 
-    world.publish(0, GROUP, 0, Flags(0), &[10]);
-    let (by_old, by_next): (Vec<_>, Vec<_>) = world
-        .collect(0)
-        .into_iter()
-        .partition(|sent| sent.to == crate::support::path_of_thread(1).remote);
+/// What relay 0 sends: what the old parent brings of it, and what the next one does.
+fn by_both(world: &mut World) -> [Vec<Sent>; 2] {
+    let to_old = |sent: &Sent| sent.to == crate::support::path_of_thread(1).remote;
+    let (by_old, by_next): (Vec<_>, Vec<_>) = world.collect(0).into_iter().partition(to_old);
     assert!(!by_old.is_empty() && !by_next.is_empty(), "both bring it");
-    world.carry(0, by_next);
-    world.settle();
-    assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
-    let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
-    let now = world.now;
-    world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
-    world.settle();
-    assert_eq!(world.payloads(1).len(), 11, "it waits for nobody");
-    world.carry(0, by_old);
-    world.settle();
-    for update in 11..60 {
-        world.publish(0, GROUP, 0, Flags(0), &[update]);
-        world.pass(Duration::from_millis(100));
+    [by_old, by_next]
+}
+
+/// The next parent is taken away while it is ahead of the old one, which brings the same a little later, or not.
+#[test]
+fn what_a_next_parent_was_ahead_with_passes_once_and_in_order_when_it_goes() {
+    for is_lost in [false, true] {
+        let mut world = both_bring();
+        world.publish(0, GROUP, 0, Flags(0), &[10]);
+        let [first_by_old, _] = by_both(&mut world);
+        world.publish(0, GROUP, 0, Flags(0), &[11]);
+        let [second_by_old, by_next] = by_both(&mut world);
+        world.carry(0, by_next);
+        world.settle();
+        let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        let now = world.now;
+        world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
+        world.settle();
+        assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
+        world.carry(0, first_by_old);
+        world.settle();
+        assert_eq!(world.payloads(1).len(), 11, "the old one has not brought the other yet");
+        if is_lost {
+            world.pass(Duration::from_secs(1));
+            assert_eq!(world.payloads(1).len(), 12, "it waits no more");
+        }
+        world.carry(0, second_by_old);
+        world.settle();
+        for update in 12..60 {
+            world.publish(0, GROUP, 0, Flags(0), &[update]);
+            world.pass(Duration::from_millis(100));
+        }
+        let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
+        assert_eq!(world.payloads(1), expected);
     }
-    let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
-    assert_eq!(world.payloads(1), expected);
+}
+
+/// The next parent is far behind the old one. Its copy of the last update of a publisher that is silent then is none of a
+/// publisher that counts anew.
+#[test]
+fn what_a_next_parent_brings_far_behind_the_old_one_passes_once() {
+    let mut world = both_bring();
+    world.publish(0, GROUP, 0, Flags(0), &[10]);
+    let [by_old, by_next] = by_both(&mut world);
+    world.carry(0, by_old);
+    world.pass(Duration::from_millis(600));
+    assert_eq!(world.payloads(1).len(), 11);
+    world.carry(0, by_next);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.payloads(1).len(), 11);
 }
 
 /// Where the old way is the longer one, what goes up over the next one must not overtake what went over the old one.
