@@ -34,6 +34,7 @@ fn main() -> io::Result<()> {
         ("api", canopy_fuzz::api_seeds()),
         ("hello", canopy_fuzz::hello_seeds()),
         ("answers", canopy_fuzz::answers_seeds()),
+        ("channel", canopy_fuzz::channel_seeds()),
     ] {
         fs::create_dir_all(corpora.join(target))?;
         for (name, input) in seeds {

@@ -6,6 +6,7 @@
 mod answers;
 mod api;
 mod bed;
+mod channel;
 mod control;
 mod hello;
 mod host;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use answers::{answers, answers_seeds, run_answers};
 pub use api::{ASKS, api, api_seeds, run_api};
+pub use channel::{channel, channel_seeds, run_channel};
 pub use control::{control, control_seeds, run_control};
 pub use hello::{hello, hello_seeds, run_hello};
 pub use joining::joining;
@@ -48,6 +50,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("api", api),
     ("hello", hello),
     ("answers", answers),
+    ("channel", channel),
 ];
 
 /// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in

@@ -113,7 +113,7 @@ fn packets_and_what_is_one_step_from_them_replay() {
         "kinds that the relay's corpus does not show"
     );
     for (name, target) in TARGETS.iter().filter(|(name, _)| {
-        !["answers", "api", "control", "hello", "joining", "relay", "session", "token"]
+        !["answers", "api", "channel", "control", "hello", "joining", "relay", "session", "token"]
             .contains(name)
     }) {
         for packet in packets.values() {
@@ -170,6 +170,24 @@ fn what_a_controller_answers_and_what_is_one_step_from_that_replays() {
         assert_eq!(read, expected, "{name}");
     }
     replay_seeds("answers", seeds);
+}
+
+/// Of eight messages fewer arrive if anything is changed on the way.
+#[test]
+fn what_goes_over_a_channel_and_what_is_one_step_from_that_replays() {
+    let seeds = canopy_fuzz::channel_seeds();
+    for (name, input) in &seeds {
+        let arrived = canopy_fuzz::run_channel(input);
+        match *name {
+            "untouched" => assert_eq!(arrived, [8]),
+            "without-keys" | "pieces" => assert!(arrived.is_empty()),
+            _ => assert!(
+                arrived.len() == 2 && arrived.iter().all(|count| *count < 8),
+                "{name}: {arrived:?}"
+            ),
+        }
+    }
+    replay_seeds("channel", seeds);
 }
 
 #[test]

@@ -40,7 +40,7 @@ use snow::StatelessTransportState;
 use socket2::{SockRef, TcpKeepalive};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -59,13 +59,13 @@ const MOSTLY: usize = 2048;
 /// The longest message of a handshake, bytes: its payload is empty.
 const MOST_HANDSHAKE: usize = 256;
 
-/// A channel to somebody whose key is known.
+/// A channel to somebody whose key is known, over TCP or what else carries bytes both ways.
 #[derive(Debug)]
-pub struct Channel {
+pub struct Channel<R = OwnedReadHalf, W = OwnedWriteHalf> {
     /// What is sent.
-    pub sender: Sender,
+    pub sender: Sender<W>,
     /// What is received.
-    pub receiver: Receiver,
+    pub receiver: Receiver<R>,
     peer: PublicKey,
 }
 
@@ -81,18 +81,8 @@ impl Channel {
         controller: &PublicKey,
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
-        within(deadline, async {
-            prepare(SockRef::from(&stream))?;
-            let (mut frames, mut write) = split(stream);
-            let mut handshake = Handshake::caller(own, controller)?;
-            send_frame(&mut write, &handshake.write()?).await?;
-            let second = frames.next(MOST_HANDSHAKE).await?;
-            handshake.read(second).map_err(|_| ChannelError::NotTheController)?;
-            let mut third = Vec::new();
-            push_frame(&mut third, &handshake.write()?)?;
-            Channel::of(handshake, frames, write, third)
-        })
-        .await
+        prepare(SockRef::from(&stream))?;
+        Channel::call_over(stream.into_split(), own, controller, deadline).await
     }
 
     /// Answers a caller on a connection of a listener that was [prepared](prepare_listener);
@@ -105,8 +95,45 @@ impl Channel {
         own: &Identity,
         deadline: Duration,
     ) -> Result<Channel, ChannelError> {
+        Channel::accept_over(stream.into_split(), own, deadline).await
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Channel<R, W> {
+    /// The same as [`Channel::call`] over what carries bytes.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call_over(
+        (read, mut write): (R, W),
+        own: &Identity,
+        controller: &PublicKey,
+        deadline: Duration,
+    ) -> Result<Channel<R, W>, ChannelError> {
         within(deadline, async {
-            let (mut frames, mut write) = split(stream);
+            let mut frames = Frames::new(read);
+            let mut handshake = Handshake::caller(own, controller)?;
+            send_frame(&mut write, &handshake.write()?).await?;
+            let second = frames.next(MOST_HANDSHAKE).await?;
+            handshake.read(second).map_err(|_| ChannelError::NotTheController)?;
+            let mut third = Vec::new();
+            push_frame(&mut third, &handshake.write()?)?;
+            Channel::of(handshake, frames, write, third)
+        })
+        .await
+    }
+
+    /// The same as [`Channel::accept`] over what carries bytes.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn accept_over(
+        (read, mut write): (R, W),
+        own: &Identity,
+        deadline: Duration,
+    ) -> Result<Channel<R, W>, ChannelError> {
+        within(deadline, async {
+            let mut frames = Frames::new(read);
             let first = frames.next(MOST_HANDSHAKE).await?;
             let begun = Handshake::controller(own, first);
             let mut handshake = begun.map_err(|_| ChannelError::NotACaller)?;
@@ -122,10 +149,10 @@ impl Channel {
 
     fn of(
         handshake: Handshake,
-        frames: Frames<OwnedReadHalf>,
-        write: OwnedWriteHalf,
+        frames: Frames<R>,
+        write: W,
         waiting: Vec<u8>,
-    ) -> Result<Channel, ChannelError> {
+    ) -> Result<Channel<R, W>, ChannelError> {
         let (peer, seal) = handshake.finish()?;
         let seal = Arc::new(seal);
         let sender = Sender { seal: seal.clone(), number: 0, write, waiting };
@@ -214,15 +241,15 @@ fn prepare(socket: SockRef<'_>) -> std::io::Result<()> {
 
 /// The sending half of a channel.
 #[derive(Debug)]
-pub struct Sender {
+pub struct Sender<W = OwnedWriteHalf> {
     seal: Arc<StatelessTransportState>,
     number: u64,
-    write: OwnedWriteHalf,
+    write: W,
     /// What leaves with the next message.
     waiting: Vec<u8>,
 }
 
-impl Sender {
+impl<W: AsyncWrite + Unpin> Sender<W> {
     /// Sends a message of at most [`MOST`] bytes. If this is given up halfway, the channel is to be
     /// dropped.
     ///
@@ -256,13 +283,13 @@ impl Sender {
 
 /// The receiving half of a channel.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct Receiver<R = OwnedReadHalf> {
     seal: Arc<StatelessTransportState>,
     number: u64,
-    frames: Frames<OwnedReadHalf>,
+    frames: Frames<R>,
 }
 
-impl Receiver {
+impl<R: AsyncRead + Unpin> Receiver<R> {
     /// The next message. If this is given up halfway, nothing is lost: the next call goes on.
     ///
     /// # Errors
@@ -295,11 +322,6 @@ fn open(
     Ok(message)
 }
 
-fn split(stream: TcpStream) -> (Frames<OwnedReadHalf>, OwnedWriteHalf) {
-    let (read, write) = stream.into_split();
-    (Frames::new(read), write)
-}
-
 async fn within<T>(
     deadline: Duration,
     what: impl Future<Output = Result<T, ChannelError>>,
@@ -307,7 +329,10 @@ async fn within<T>(
     timeout(deadline, what).await.unwrap_or(Err(ChannelError::Silent(deadline)))
 }
 
-async fn send_frame(write: &mut OwnedWriteHalf, bytes: &[u8]) -> Result<(), ChannelError> {
+async fn send_frame(
+    write: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+) -> Result<(), ChannelError> {
     let mut frame = Vec::new();
     push_frame(&mut frame, bytes)?;
     Ok(write.write_all(&frame).await?)

@@ -93,7 +93,8 @@ fn who_answers_without_the_key_is_not_believed() {
         let (called, accepted) = connection().await;
         let caller = identity(1);
         let answer = async {
-            let (mut frames, mut write) = split(accepted);
+            let (read, mut write) = accepted.into_split();
+            let mut frames = Frames::new(read);
             let _first = frames.next(MOST_HANDSHAKE).await.unwrap();
             send_frame(&mut write, &[9; 48]).await.unwrap();
         };
@@ -112,7 +113,8 @@ async fn accepted_from(
 ) -> Result<(PublicKey, Hello), ChannelError> {
     let (called, accepted) = connection().await;
     let controller = identity(2);
-    let (mut frames, mut write) = split(called);
+    let (read, mut write) = called.into_split();
+    let mut frames = Frames::new(read);
     let random = noise::Random32;
     let begun = caller.handshake(pattern, noise::PROLOGUE, random).unwrap();
     let begun = begun.remote_public_key(controller.public()).unwrap();
