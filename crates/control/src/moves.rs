@@ -30,7 +30,7 @@
 use crate::comtree::{Peering, Phase, Step};
 use crate::ledger::Lack;
 use crate::mesh::{ARRIVAL, ways_to};
-use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::model::{Core, LinkId, RelayId, TreeHop, WorldId};
 use crate::op::{Effect, Event, Op};
 use crate::overlap::Picture;
 use crate::running::{Move, Running};
@@ -114,6 +114,10 @@ impl State {
         }
         if running.undone.is_some() {
             return Err("its last move is being taken back; wait a moment".to_owned());
+        }
+        if running.expects_members.is_some() {
+            let why = "members of a relay that was given up are coming back; wait a moment";
+            return Err(why.to_owned());
         }
         // A move would take their standby parents from relays that are on detours.
         if let Some(why) = old.relays().find_map(|relay| self.detour_in_words(comtree, relay)) {
@@ -424,10 +428,20 @@ impl State {
         }
     }
 
+    /// Members of a comtree's world may come back until then, and nothing planned begins meanwhile.
+    pub(crate) fn expect_members(&mut self, world: WorldId, until: Time) {
+        for comtree in self.worlds.get(&world).into_iter().flat_map(|world| &world.comtrees) {
+            if let Some(running) = self.comtrees.get_mut(comtree) {
+                running.expects_members = running.expects_members.max(Some(until));
+            }
+        }
+    }
+
     /// Ends moves that do not get on, and goes on with those for which what was on its way has arrived.
     pub(crate) fn review_moves(&mut self, op: &mut Op, now: Time) {
         let (mut over, mut arrived) = (Vec::new(), Vec::new());
         for (comtree, running) in &mut self.comtrees {
+            running.expects_members = running.expects_members.filter(|until| now < *until);
             // Between two steps, and before the first of a move that is resumed, relays have yet to be told.
             let moving = running.moving.as_mut().filter(|moving| moving.step.is_some());
             let Some(moving) = moving else { continue };

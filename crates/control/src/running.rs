@@ -47,6 +47,8 @@ pub(crate) struct Running {
     pub(crate) ended_moves: u32,
     /// Why it has no tree that is whole, if it has none.
     pub(crate) broken: Option<String>,
+    /// Until when members of a relay that was given up are expected. Each would end a move, and wait for that.
+    pub(crate) expects_members: Option<Time>,
 }
 
 /// By relay: its standby parent, and the link that leads there.
@@ -115,7 +117,8 @@ impl Running {
 
     /// Whether it may be moved to another tree now.
     pub(crate) fn may_move(&self) -> bool {
-        self.moving.is_none() && self.undone.is_none() && self.broken.is_none()
+        let is_still = self.moving.is_none() && self.undone.is_none();
+        is_still && self.broken.is_none() && self.expects_members.is_none()
     }
 
     /// Whether nothing of it changes, nor does any relay have yet to take what has changed.

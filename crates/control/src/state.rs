@@ -148,6 +148,7 @@ impl State {
                 rests_since: None,
                 ended_moves: 0,
                 broken: None,
+                expects_members: None,
             });
         }
         self.worlds.insert(world.id, world);

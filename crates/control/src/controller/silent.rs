@@ -13,6 +13,10 @@ use crate::model::{MemberState, RelayId, RelayState};
 use crate::op::{Effect, Event, Op};
 use crate::settings::Settings;
 use canopy_wire::Time;
+use core::time::Duration;
+
+/// Members whose relay was given up have found places at others within this.
+const RETURN: Duration = Duration::from_secs(2);
 
 /// What the neighbours of a relay say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,6 +120,7 @@ impl Controller {
         for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
             let mut op = Op::default();
             self.state.give_up(&mut op, now, world, address);
+            self.state.expect_members(world, now + RETURN);
             self.ops.push_back(op);
         }
     }

@@ -4,7 +4,7 @@ use crate::bed::{ALL, Bed, rate};
 use crate::flooding::{At, check_once, is_doubled};
 use crate::watch::{ARRIVAL, Watch};
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{Core, LinkId, RelayId};
+use canopy_control::{Core, Event, LinkId, LinkReport, RelayId};
 use std::collections::BTreeMap;
 
 /// Relays 0, 1 and 2 are a mesh; 3 hangs on 0, and gets its last link with one of them now.
@@ -104,6 +104,28 @@ fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
         bed.wait();
         bed.are_peers(&[0, 1, 2, 3]);
     }
+}
+
+/// Each of them would end the joining, and wait for that.
+#[test]
+fn nobody_joins_a_core_while_members_of_a_relay_that_was_given_up_come_back() {
+    let mut bed = Bed::of(5, &[&ALL[..5], &[(0, 4)]].concat(), Core::Mesh);
+    (0..5).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    let given_up = bed.relays[4].0;
+    bed.controller.handle_disconnect(bed.now, given_up);
+    bed.relays[0].1.set_link(bed.now, LinkReport { link: LinkId(6), up: false, delay_us: 0 });
+    let events: Vec<Event> = (0..10).flat_map(|_| bed.tick(|at| at != 4)).collect();
+    assert!(events.contains(&Event::RelayLost(given_up)), "{events:?}");
+    bed.add_link(2, 3);
+    for _ in 0..100 {
+        assert!(!bed.is_moving());
+        bed.tick(|at| at != 4);
+    }
+    let joins = (0..700).any(|_| {
+        bed.tick(|at| at != 4);
+        bed.is_moving()
+    });
+    assert!(joins);
 }
 
 /// A member that comes far away ends the joining. What was sent over the link between the next peers is still on its way.
