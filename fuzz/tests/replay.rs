@@ -172,7 +172,7 @@ fn what_a_controller_answers_and_what_is_one_step_from_that_replays() {
     replay_seeds("answers", seeds);
 }
 
-/// Of eight messages fewer arrive if anything is changed on the way.
+/// Eight messages are sent, and fewer arrive if anything is changed on the way.
 #[test]
 fn what_goes_over_a_channel_and_what_is_one_step_from_that_replays() {
     let seeds = canopy_fuzz::channel_seeds();
