@@ -277,7 +277,8 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
             self.number += 1;
         }
         let out = std::mem::take(&mut self.waiting);
-        Ok(self.write.write_all(&out).await?)
+        self.write.write_all(&out).await?;
+        Ok(self.write.flush().await?)
     }
 }
 
@@ -335,5 +336,6 @@ async fn send_frame(
 ) -> Result<(), ChannelError> {
     let mut frame = Vec::new();
     push_frame(&mut frame, bytes)?;
-    Ok(write.write_all(&frame).await?)
+    write.write_all(&frame).await?;
+    Ok(write.flush().await?)
 }

@@ -284,7 +284,7 @@ impl State {
         self.renew_standbys(comtree);
         op.effects.push(Effect::Barrier(comtree));
         self.await_left(op, comtree);
-        self.reshape_effects(op, comtree, before, None, false);
+        self.reshape_effects(op, comtree, before, None, (false, false));
         op.tell(Event::Reshaped { comtree, why: moving.why });
         self.prune(op, comtree);
         self.heal_mesh(op, comtree);
@@ -317,19 +317,13 @@ impl State {
         let taken_back = step.as_ref().map(|_| Effect::TakenBack(comtree));
         if let Some(step) = step {
             self.take_back(op, comtree, &step, &mut before);
-            let [_, other] = step.undone_by();
-            match (&step, before.get_mut(&other)) {
-                (Step::Swap(swap), Some(branches)) => {
-                    branches.retain(|branch| branch.link != swap.link);
-                    let item = self.comtree_base(comtree, other, branches.clone());
-                    op.effects.push(Effect::Comtree(comtree, other, item));
-                }
-                _ => first.push(other),
-            }
+            first.extend(step.undone_by().last());
         }
+        let after = self.picture_without_standbys(comtree);
+        self.tell_towards(op, comtree, (&before, &after), &first);
         op.effects.push(Effect::Barrier(comtree));
         self.await_left(op, comtree);
-        self.tell_changed(op, comtree, &before, &first);
+        self.tell_changed(op, comtree, &after, &[]);
         op.effects.extend(taken_back);
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
@@ -387,7 +381,7 @@ impl State {
 
     /// What follows, standby branches among it, waits until what was sent over their links has arrived: they may have been
     /// of a tree on the way, and what a parent has sent there would pass as a child's, and once more over the tree.
-    fn await_left(&self, op: &mut Op, comtree: Comtree) {
+    pub(crate) fn await_left(&self, op: &mut Op, comtree: Comtree) {
         let standbys = self.comtrees.get(&comtree).map(|running| &running.standbys);
         let links = standbys.into_iter().flat_map(|standbys| standbys.values());
         let delay = links.filter_map(|(_, link)| self.links.get(link)).map(|link| link.delay_us);
@@ -414,18 +408,40 @@ impl State {
         first: &[RelayId],
     ) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
-        let tell =
-            |relay: RelayId| Effect::Comtree(comtree, relay, self.comtree_item(comtree, relay));
+        self.tell_towards(op, comtree, (before, &running.picture()), first);
+    }
+
+    /// The same of what they are to have for now.
+    fn tell_towards(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        (before, after): (&Picture, &Picture),
+        first: &[RelayId],
+    ) {
+        let tell = |relay: RelayId| {
+            let branches = after.get(&relay).cloned();
+            let item = branches.and_then(|of| self.comtree_base(comtree, relay, of));
+            Effect::Comtree(comtree, relay, item)
+        };
         for relay in first {
             op.effects.extend([tell(*relay), Effect::Barrier(comtree)]);
         }
-        let after = running.picture();
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
         for relay in relays.into_iter().filter(|relay| !first.contains(relay)) {
             if before.get(&relay) != after.get(&relay) {
                 op.effects.push(tell(relay));
             }
         }
+    }
+
+    fn picture_without_standbys(&self, comtree: Comtree) -> Picture {
+        let running = self.comtrees.get(&comtree);
+        let mut picture = running.map(Running::picture).unwrap_or_default();
+        for branches in picture.values_mut() {
+            branches.retain(|branch| !branch.role.is_standby());
+        }
+        picture
     }
 
     /// Members of a comtree's world may come back until then, and nothing planned begins meanwhile.
@@ -437,11 +453,22 @@ impl State {
         }
     }
 
+    /// Members are expected no more whose time is over. Returns whether there were any.
+    pub(crate) fn cease_to_expect(&mut self, now: Time) -> bool {
+        let mut has_ceased = false;
+        for running in self.comtrees.values_mut() {
+            if running.expects_members.is_some_and(|until| until <= now) {
+                running.expects_members = None;
+                has_ceased = true;
+            }
+        }
+        has_ceased
+    }
+
     /// Ends moves that do not get on, and goes on with those for which what was on its way has arrived.
     pub(crate) fn review_moves(&mut self, op: &mut Op, now: Time) {
         let (mut over, mut arrived) = (Vec::new(), Vec::new());
         for (comtree, running) in &mut self.comtrees {
-            running.expects_members = running.expects_members.filter(|until| now < *until);
             // Between two steps, and before the first of a move that is resumed, relays have yet to be told.
             let moving = running.moving.as_mut().filter(|moving| moving.step.is_some());
             let Some(moving) = moving else { continue };

@@ -37,9 +37,10 @@ impl State {
         let hops = self.hops_of(comtree);
         let before = detoured.as_deref().unwrap_or(&hops);
         for top in [Top::Stays, Top::Any] {
-            let patched = self.patched(comtree, before, top);
-            if patched.is_some_and(|hops| self.take_tree(op, comtree, hops, reason).is_ok()) {
-                return;
+            for hops in self.patched(comtree, before, top) {
+                if self.take_tree(op, comtree, hops, reason).is_ok() {
+                    return;
+                }
             }
         }
         // Relays of a mesh may have lost each other, and no parent.
@@ -48,14 +49,18 @@ impl State {
         }
     }
 
-    /// A tree in fewer parts than another one, if there is any; over links that have just been made only where that makes
-    /// them fewer still.
-    fn patched(&self, comtree: Comtree, before: &[TreeHop], top: Top) -> Option<Vec<TreeHop>> {
-        let count = |hops: &[TreeHop]| self.parts(comtree, hops).len();
+    /// Trees in fewer parts than another one, those in the fewest first; of two that are alike, the one without links that
+    /// have just been made.
+    fn patched(&self, comtree: Comtree, before: &[TreeHop], top: Top) -> Vec<Vec<TreeHop>> {
+        let count = |hops: &Vec<TreeHop>| self.parts(comtree, hops).len();
         let choose = |leaves| self.choose_tree(comtree, Aim::Patch(top), leaves, None).ok();
-        let trees = [Leaves::Unheard, Leaves::None].into_iter().filter_map(choose);
-        let hops = trees.map(|(hops, _)| hops).min_by_key(|hops| count(hops))?;
-        (count(&hops) < count(before)).then_some(hops)
+        let unheard = self.has_unheard_links().then_some(Leaves::Unheard);
+        let trees = unheard.into_iter().chain([Leaves::None]).filter_map(choose);
+        let most = self.parts(comtree, before).len();
+        let mut trees: Vec<_> =
+            trees.map(|(hops, _)| hops).filter(|hops| count(hops) < most).collect();
+        trees.sort_by_key(count);
+        trees
     }
 
     /// The parts of a tree in which there are members.

@@ -259,7 +259,8 @@ impl State {
         let (before, step) = (running.picture(), running.step().map(Step::given_up));
         let old = core::mem::replace(&mut running.shape, new);
         running.undone = step.clone().or(running.step_on_relays());
-        if running.moving.take().is_some() {
+        let has_moved = running.moving.take().is_some();
+        if has_moved {
             // It has not got to its end.
             running.ended_moves = running.ended_moves.saturating_add(1);
             running.rests_since = None;
@@ -269,7 +270,7 @@ impl State {
         running.broken = running.broken.take().filter(|_| !is_whole);
         let is_detour = old.is_none_or(|old| running.is_detour_of(&old));
         self.renew_standbys(comtree);
-        self.reshape_effects(op, comtree, before, step, is_detour);
+        self.reshape_effects(op, comtree, before, step, (is_detour, has_moved));
     }
 
     /// Leaves out relays at the ends of the tree that have no members. If members are left and a relay may be on a
@@ -309,7 +310,7 @@ impl State {
         comtree: Comtree,
         mut before: Picture,
         step: Option<Step>,
-        is_detour: bool,
+        (is_detour, has_moved): (bool, bool),
     ) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let after = running.picture();
@@ -339,7 +340,12 @@ impl State {
             Some(Step::Peer(_)) if is_well => {
                 op.effects.extend([Effect::Arrival(comtree, ARRIVAL), Effect::Barrier(comtree)]);
             }
-            Some(step) if is_well => self.await_last(op, comtree, step),
+            Some(step @ Step::Swap(_)) if is_well => self.await_last(op, comtree, step),
+            // So would what an old parent has sent, if a move ends between two steps.
+            _ if is_well && has_moved => {
+                op.effects.push(Effect::Barrier(comtree));
+                self.await_left(op, comtree);
+            }
             _ => {}
         }
         op.effects.extend(step.as_ref().map(|_| Effect::TakenBack(comtree)));

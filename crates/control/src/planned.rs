@@ -252,13 +252,13 @@ impl State {
         relay: RelayId,
     ) -> Result<(), String> {
         let Some(running) = self.comtrees.get(&comtree) else { return Ok(()) };
-        let may_move = running.may_move();
+        let is_still = running.is_still();
         // One that is on its way to a tree without the relay leaves it so.
-        if !may_move && !running.shapes().last().is_some_and(|end| end.has(relay)) {
+        if !is_still && !running.shapes().last().is_some_and(|end| end.has(relay)) {
             return Ok(());
         }
         let targets = self.targets(comtree, self.asked_for(comtree), Leaves::Surplus)?;
-        if may_move {
+        if is_still {
             let name = self.relay_name(relay);
             self.begin_first(op, comtree, targets, |_| format!("{name} drains"))?;
         }
@@ -311,7 +311,7 @@ impl State {
         link: LinkId,
     ) -> Result<(), String> {
         let Some(running) = self.comtrees.get(&comtree) else { return Ok(()) };
-        if running.may_move() {
+        if running.is_still() {
             let why = format!("the link {} is being removed", link.0);
             return self.leave_links(op, comtree, Leaves::Removed, &why);
         }

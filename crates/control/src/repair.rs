@@ -295,14 +295,15 @@ impl State {
         reason: &str,
     ) -> Result<(), String> {
         let mut why = "no other tree was found".to_owned();
-        let has = |is: &dyn Fn(&Link) -> bool| self.links.values().any(is);
-        // A link that has just been made may carry nothing for a while.
-        let unheard = has(&|link| !self.is_heard(link.id)).then_some(Leaves::Unheard);
+        // A link that has just been made may carry nothing for a while; that is better than to turn what is well.
+        let unheard = (Leaves::Unheard, Aim::Keep(Top::Stays));
+        let unheard = self.has_unheard_links().then_some(unheard);
         // A world that finds no way without a link which is being removed needs it after all.
-        let removed = has(&|link| link.removing).then_some(Leaves::None);
-        let all = unheard.into_iter().chain([Leaves::Removed]).chain(removed);
+        let is_removing = self.links.values().any(|link| link.removing);
+        let all = [Leaves::Removed].into_iter().chain(is_removing.then_some(Leaves::None));
         let aims = [Aim::Keep(Top::Stays), Aim::Keep(Top::Any), Aim::Best];
-        for (leaves, aim) in all.flat_map(|leaves| aims.map(|aim| (leaves, aim))) {
+        let others = all.flat_map(|leaves| aims.map(|aim| (leaves, aim)));
+        for (leaves, aim) in unheard.into_iter().chain(others) {
             let hops = match self.choose_tree(comtree, aim, leaves, None) {
                 Ok((hops, _)) => hops,
                 Err(problem) => {

@@ -117,8 +117,12 @@ impl Running {
 
     /// Whether it may be moved to another tree now.
     pub(crate) fn may_move(&self) -> bool {
-        let is_still = self.moving.is_none() && self.undone.is_none();
-        is_still && self.broken.is_none() && self.expects_members.is_none()
+        self.is_still() && self.expects_members.is_none()
+    }
+
+    /// Whether it is whole, and on its way to no other tree.
+    pub(crate) fn is_still(&self) -> bool {
+        self.moving.is_none() && self.undone.is_none() && self.broken.is_none()
     }
 
     /// Whether nothing of it changes, nor does any relay have yet to take what has changed.

@@ -147,7 +147,6 @@ impl State {
             self.await_last(op, id, step);
             // It has something of the step, though it may not be on the tree in force.
             op.effects.extend([tell(other, before.get(&other)), Effect::Barrier(id)]);
-            self.await_last(op, id, step);
             op.effects.push(Effect::TakenBack(id));
             told.extend([relay, other]);
         }
@@ -164,6 +163,9 @@ impl State {
         op.effects.extend(step.iter().flat_map(|_| [Effect::Barrier(id), Effect::Told(id)]));
         if overlap.is_some() || running.undone.is_some() {
             op.effects.push(Effect::Barrier(id));
+        }
+        if running.undone.is_some() {
+            self.await_left(op, id);
         }
         self.take_on(op, id, before, &after);
         if running.moving.as_ref().is_some_and(|moving| moving.step.is_none()) {

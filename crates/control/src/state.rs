@@ -266,6 +266,11 @@ impl State {
         self.health.get(&link).is_some_and(|of| of.reported.len() == 2)
     }
 
+    /// Whether there are links that count as usable, and of which no word has come yet from one of their ends.
+    pub(crate) fn has_unheard_links(&self) -> bool {
+        self.links.keys().any(|link| self.is_usable(*link) && !self.is_heard(*link))
+    }
+
     /// Whether a link is to go once nothing runs over it.
     pub(crate) fn is_surplus(&self, link: LinkId) -> bool {
         self.is_being_removed(link) || self.health.get(&link).is_some_and(|of| of.is_surplus)

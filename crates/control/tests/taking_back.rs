@@ -513,44 +513,52 @@ fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
     }
 }
 
-/// The parent that a relay had before a step is its standby parent, as the move ends before the next step.
+/// The parent that a relay had before a step is its standby parent, as the move ends before the next step: the other one's
+/// next parent is out of reach, or a member comes far away.
 #[test]
 fn the_link_of_an_old_parent_is_free_until_what_was_sent_over_it_has_arrived() {
-    let mut bed = Bed::of(5, &[(0, 1), (0, 2), (0, 3), (0, 4), (2, 3), (2, 4)], Core::Center);
-    (0..5).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
-    slow_down(&mut bed, &[3, 4]);
-    let old = [3, 4].map(|at| parent_link(&bed, at));
-    bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
-    let comtree = bed.comtree();
-    let step = |bed: &mut Bed| {
-        bed.tick(|_| true);
-        for (_, side) in &mut bed.relays {
-            side.set_succeeded(bed.now, comtree);
+    for comes in [false, true] {
+        let links = [(0, 1), (0, 2), (0, 3), (0, 4), (2, 3), (2, 4), (1, 5)];
+        let mut bed = Bed::of(6, &links, Core::Center);
+        (0..5).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+        slow_down(&mut bed, &[3, 4]);
+        let old = [3, 4].map(|at| parent_link(&bed, at));
+        bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
+        let comtree = bed.comtree();
+        let step = |bed: &mut Bed| {
+            bed.tick(|_| true);
+            for (_, side) in &mut bed.relays {
+                side.set_succeeded(bed.now, comtree);
+            }
+        };
+        let has_moved = |bed: &Bed, at: usize| parent_link(bed, at).1[1] == 2;
+        let mut ticks = 0;
+        let moved = loop {
+            step(&mut bed);
+            match [3, 4].into_iter().position(|at| has_moved(&bed, at)) {
+                Some(moved) => break moved,
+                None => ticks += 1,
+            }
+            assert!(ticks < 500, "nobody has another parent");
+        };
+        if comes {
+            let ask = Enter::new(world(), [9; 16], vec![(bed.relays[5].0, 1000)]);
+            bed.controller.enter(bed.now, &ask).unwrap();
+        } else {
+            bed.find((2, 4 - moved), false);
         }
-    };
-    let has_moved = |bed: &Bed, at: usize| parent_link(bed, at).1[1] == 2;
-    let mut ticks = 0;
-    let moved = loop {
-        step(&mut bed);
-        match [3, 4].into_iter().position(|at| has_moved(&bed, at)) {
-            Some(moved) => break moved,
-            None => ticks += 1,
+        let (link, ends) = old[moved];
+        let is_free =
+            |bed: &Bed| !ends.iter().any(|at| bed.branches(*at).iter().any(|of| of.link == link));
+        let mut free = 0;
+        for _ in 0..300 {
+            step(&mut bed);
+            free += usize::from(is_free(&bed));
+            if free > 0 && !is_free(&bed) {
+                break;
+            }
         }
-        assert!(ticks < 500, "nobody has another parent");
-    };
-    // The other one's next parent is out of reach.
-    bed.find((2, 4 - moved), false);
-    let (link, ends) = old[moved];
-    let is_free =
-        |bed: &Bed| !ends.iter().any(|at| bed.branches(*at).iter().any(|of| of.link == link));
-    let mut free = 0;
-    for _ in 0..300 {
-        step(&mut bed);
-        free += usize::from(is_free(&bed));
-        if free > 0 && !is_free(&bed) {
-            break;
-        }
+        assert!(!bed.controller.is_moving(comtree) && !is_free(&bed), "it is a standby's");
+        assert!((29..40).contains(&free), "{comes}: {free} hundredths of a second");
     }
-    assert!(!bed.controller.is_moving(comtree) && !is_free(&bed), "it is a standby's");
-    assert!((29..40).contains(&free), "{free} hundredths of a second");
 }

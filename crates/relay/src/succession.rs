@@ -221,6 +221,11 @@ impl Succession {
         };
     }
 
+    /// Whether there is only this parent, since the other one is gone.
+    pub(crate) fn is_left_with(&self, parent: PortIndex) -> bool {
+        self.old.is_none() && self.next == parent
+    }
+
     /// Whether what waits is waited for from a parent: the old one, or the one that was left when the next one went.
     pub(crate) fn waits_for(&self, origin: PortIndex) -> bool {
         origin == self.old.unwrap_or(self.next)

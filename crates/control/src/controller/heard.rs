@@ -247,6 +247,9 @@ impl Controller {
 
     fn review(&mut self, now: Time) {
         self.next_review = now + REVIEW;
+        if self.state.cease_to_expect(now) {
+            self.next_moves = now;
+        }
         let mut op = Op::default();
         let has_changed = self.state.review_links(&mut op, now);
         self.state.follow_delays(&mut op);
@@ -359,7 +362,7 @@ impl Controller {
             }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);
-            // The tree that it gets is whole, so nothing would wait for a repair there.
+            // The tree that it gets is whole, so this would wait as where nothing has failed.
             if is_hurt {
                 op.hurry(comtree);
             }

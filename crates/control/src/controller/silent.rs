@@ -16,7 +16,7 @@ use canopy_wire::Time;
 use core::time::Duration;
 
 /// Members whose relay was given up have found places at others within this.
-const RETURN: Duration = Duration::from_secs(2);
+const REHOMED: Duration = Duration::from_secs(2);
 
 /// What the neighbours of a relay say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,10 +117,14 @@ impl Controller {
             .members
             .values()
             .filter(|member| member.relay == relay && member.state != MemberState::Resting);
-        for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
+        for (world, address, state) in
+            there.map(|of| (of.world, of.address, of.state)).collect::<Vec<_>>()
+        {
             let mut op = Op::default();
             self.state.give_up(&mut op, now, world, address);
-            self.state.expect_members(world, now + RETURN);
+            if state == MemberState::Held {
+                self.state.expect_members(world, now + REHOMED);
+            }
             self.ops.push_back(op);
         }
     }

@@ -116,8 +116,10 @@ fn nobody_joins_a_core_while_members_of_a_relay_that_was_given_up_come_back() {
     bed.relays[0].1.set_link(bed.now, LinkReport { link: LinkId(6), up: false, delay_us: 0 });
     let events: Vec<Event> = (0..10).flat_map(|_| bed.tick(|at| at != 4)).collect();
     assert!(events.contains(&Event::RelayLost(given_up)), "{events:?}");
-    bed.add_link(2, 3);
-    for _ in 0..100 {
+    let ends = [bed.relays[2].0, bed.relays[3].0];
+    bed.controller.add_link(ends, rate(1_000_000), 1000).unwrap();
+    bed.commit();
+    for _ in 10..200 {
         assert!(!bed.is_moving());
         bed.tick(|at| at != 4);
     }

@@ -31,13 +31,10 @@ impl Relay {
     /// The branch of a parent that has succeeded another lately becomes that of a core peer. What the other brought ahead of it
     /// may come of it still, and what has passed is known on.
     pub(super) fn know_passed_on(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
-        let tree = &self.comtrees.get(index).tree;
-        if !tree.succession.as_ref().is_some_and(|of| of.next == port && of.old.is_none()) {
-            return;
-        }
-        self.inject_all_ahead(now, index);
+        self.pass_what_waits_for(now, index, port);
         let tree = &mut self.comtrees.get_mut(index).tree;
-        let Some(seen) = tree.succession.as_mut().map(|of| of.take_seen()) else { return };
+        let succession = tree.succession.as_mut().filter(|of| of.is_left_with(port));
+        let Some(seen) = succession.map(|of| of.take_seen()) else { return };
         tree.doubled.get_or_insert_with(|| Box::new(Doubled::remembering(now))).know(seen);
         if !self.overlay.doubled.contains(&index) {
             self.overlay.doubled.push(index);

@@ -141,6 +141,8 @@ impl Relay {
 
     /// Closes a port, with all that was subscribed through it and waits for it.
     pub(super) fn close(&mut self, now: Time, index: PortIndex) -> Option<crate::ports::Port> {
+        let comtree = self.ports.get(index)?.comtree_index;
+        self.pass_what_waits_for(now, comtree, index);
         let port = self.ports.close(index)?;
         self.table.remove_all(index);
         self.thinning.forget(index);

@@ -44,9 +44,7 @@ impl Relay {
             // with waits on for the old one, and what waits for nobody passes now.
             let had_turned = succession.has_turned();
             succession.phase = Phase::Asking;
-            if old.is_none() {
-                self.inject_all_ahead(now, index);
-            }
+            self.pass_what_waits_for(now, index, port);
             self.send_held(now, index);
             match old {
                 Some(old) if had_turned => self.overlay.routes.redirect(index, next, old),
@@ -187,7 +185,8 @@ impl Relay {
             let earliest = flush.unwrap_or(Time::ZERO);
             let succession = entry.tree.succession.as_ref()?;
             match succession.phase {
-                Phase::Watching { until } => Some(until),
+                // What waited for the parent that was left is not for the one to come.
+                Phase::Watching { until } => Some(until.min(succession.due()?.max(earliest))),
                 Phase::Asking if self.has_asked(*index) => Some(Time::ZERO),
                 _ => succession.due().map(|due| due.max(earliest)),
             }
@@ -302,8 +301,21 @@ impl Relay {
         }
     }
 
+    /// The one parent that is left is about to be gone, or to be something else: what waits for it passes now.
+    pub(super) fn pass_what_waits_for(
+        &mut self,
+        now: Time,
+        index: ComtreeIndex,
+        parent: PortIndex,
+    ) {
+        let succession = &self.comtrees.get(index).tree.succession;
+        if succession.as_ref().is_some_and(|of| of.is_left_with(parent)) {
+            self.inject_all_ahead(now, index);
+        }
+    }
+
     /// Lets all of that through: nobody is waited for any more.
-    pub(super) fn inject_all_ahead(&mut self, now: Time, index: ComtreeIndex) {
+    fn inject_all_ahead(&mut self, now: Time, index: ComtreeIndex) {
         self.inject_ahead(now, index, now + AHEAD);
     }
 

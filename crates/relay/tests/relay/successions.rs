@@ -126,6 +126,36 @@ fn what_a_next_parent_was_ahead_with_passes_once_and_in_order_when_it_goes() {
     }
 }
 
+/// The next parent goes while it is ahead, and another is to be the next one right after that.
+#[test]
+fn what_a_next_parent_was_ahead_with_waits_for_the_one_that_stays_whoever_is_the_next() {
+    for is_lost in [false, true] {
+        let mut world = both_bring();
+        world.publish(0, GROUP, 0, Flags(0), &[10]);
+        let [by_old, by_next] = by_both(&mut world);
+        world.carry(0, by_next);
+        world.settle();
+        let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        let now = world.now;
+        world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
+        world.settle();
+        world.pass(Duration::from_millis(100));
+        world.add_branch(COMTREE, 2, (0, 1), BranchRole::NextParent);
+        assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
+        if is_lost {
+            world.pass(Duration::from_millis(450));
+            assert_eq!(world.payloads(1).len(), 11, "it waits no more");
+        }
+        world.carry(0, by_old);
+        for update in 11..60 {
+            world.publish(0, GROUP, 0, Flags(0), &[update]);
+            world.pass(Duration::from_millis(100));
+        }
+        let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
+        assert_eq!(world.payloads(1), expected);
+    }
+}
+
 /// The next parent is far behind the old one. Its copy of the last update of a publisher that is silent then is none of a
 /// publisher that counts anew.
 #[test]
