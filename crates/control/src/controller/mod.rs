@@ -484,8 +484,8 @@ impl Controller {
     ///
     /// # Errors
     /// A link or relay has too little left for both trees and what is between them, the tree is not
-    /// whole or is being moved, or the root cannot be used or is in none of the largest meshed cores. Then nothing
-    /// changes.
+    /// whole or is being moved, a relay of it is on a detour, members of one that was given up are coming back, or the
+    /// root cannot be used or is in none of the largest meshed cores. Then nothing changes.
     pub fn move_tree(&mut self, comtree: Comtree, ask: TreeAsk) -> Result<MovePlan, Refusal> {
         self.decide(|state, op| state.move_tree(op, comtree, ask))
     }
