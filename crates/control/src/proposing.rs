@@ -268,7 +268,9 @@ impl State {
         let is_spared = |id: &LinkId| {
             self.links.get(id).is_some_and(|link| held[&link.ends[0]] == held[&link.ends[1]])
         };
-        let spared = surplus.iter().copied().filter(is_spared);
+        // Once a relay has returned from there to its parent, or has another standby parent, the link may go.
+        let detours = self.links_of_detours();
+        let spared = surplus.iter().copied().filter(|id| is_spared(id) && !detours.contains(id));
         let (used, unused): (Vec<LinkId>, Vec<LinkId>) =
             spared.partition(|id| carrying.contains(id));
         let are_all = surplus.len() == unused.len().min(MOST_CHANGES);

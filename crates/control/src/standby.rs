@@ -144,6 +144,17 @@ impl State {
         relays.any(|relay| self.detour_in_words(comtree, *relay).is_some())
     }
 
+    /// The links to standby parents of relays that are on detours, or may be.
+    pub(crate) fn links_of_detours(&self) -> BTreeSet<LinkId> {
+        let mut links = BTreeSet::new();
+        for (comtree, running) in &self.comtrees {
+            let on_detour = |relay| self.detour_in_words(*comtree, relay).is_some();
+            let used = running.standbys.iter().filter(|(relay, _)| on_detour(**relay));
+            links.extend(used.map(|(_, (_, link))| *link));
+        }
+        links
+    }
+
     /// The standby parents for a tree, as links are now. A neighbour of a relay in the core has none.
     fn standbys_of(&self, comtree: Comtree, shape: &Shape, before: &Standbys) -> Standbys {
         let core = shape.core();

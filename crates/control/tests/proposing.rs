@@ -1,11 +1,11 @@
 //! Links that the controller proposes, with relays that measure each other over a network of which the
 //! test says how long its ways are.
 
-use canopy_control::signal::{Measured, Message, Reading};
+use canopy_control::signal::{Measured, Message, Reading, Role};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name, NewRelay,
-    NewWorld, Origin, RelayId, RelaySide, Retry, Settings,
+    Controller, Core, Downlink, Enter, Event, Item, ItemKey, LinkId, LinkReport, Mode, Name,
+    NewRelay, NewWorld, Origin, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -355,6 +355,42 @@ fn a_link_that_carries_a_tree_goes_once_the_tree_has_left_it() {
 }
 
 /// Nine relays of two regions, and the tenth far from all of them, which says this of the ways to others.
+/// A relay whose parent's link failed uses its standby parent, and has yet to return.
+#[test]
+fn the_link_to_a_standby_parent_that_is_used_stays() {
+    let mut bed = Bed::new(along_a_line(1));
+    let ids: Vec<RelayId> = (0..10).map(|_| bed.register(1e9)).collect();
+    bed.go(20);
+    (0..10).for_each(|at| bed.enter(at as u8, ids[at]));
+    bed.go(5);
+    let comtree = bed.controller.worlds().next().unwrap().comtrees[0];
+    let standby =
+        |(_, side): &(RelayId, RelaySide)| match side.items().get(&ItemKey::Comtree(comtree)) {
+            Some(Item::Comtree { branches, .. }) => {
+                branches.iter().find(|of| of.role == Role::StandbyParent).map(|of| of.link)
+            }
+            _ => None,
+        };
+    let standbys: Vec<Option<LinkId>> = bed.relays.iter().map(standby).collect();
+    let links: BTreeSet<LinkId> = standbys.iter().flatten().copied().collect();
+    assert!(links.len() > 2, "{links:?}");
+    let now = bed.now;
+    for ((_, side), _) in bed.relays.iter_mut().zip(&standbys).filter(|(_, has)| has.is_some()) {
+        side.set_detours(now, [comtree]);
+    }
+    bed.far = Box::new(along_a_line(4));
+    let go = |bed: &mut Bed| {
+        bed.go(20);
+        (0..10).for_each(|at| bed.enter(at as u8, ids[at]));
+    };
+    (0..10).for_each(|_| go(&mut bed));
+    assert!(!bed.removed.is_empty() && links.is_disjoint(&bed.removed), "{links:?}");
+    let now = bed.now;
+    bed.relays.iter_mut().for_each(|(_, side)| side.set_detours(now, []));
+    (0..10).for_each(|_| go(&mut bed));
+    assert!(!links.is_disjoint(&bed.removed), "{links:?}");
+}
+
 fn with_a_liar(lie: impl Fn(RelayId) -> Option<u32> + 'static) -> Bed {
     let mut bed = Bed::new(|one, other| {
         let is_liar = one.0 == 10 || other.0 == 10;
