@@ -92,6 +92,14 @@ fn by_both(world: &mut World) -> [Vec<Sent>; 2] {
     [by_old, by_next]
 }
 
+/// The branch to the next parent is taken away.
+fn lose_next(world: &mut World) {
+    let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+    let now = world.now;
+    world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
+    world.settle();
+}
+
 /// The next parent is taken away while it is ahead of the old one, which brings the same a little later, or not.
 #[test]
 fn what_a_next_parent_was_ahead_with_passes_once_and_in_order_when_it_goes() {
@@ -103,10 +111,7 @@ fn what_a_next_parent_was_ahead_with_passes_once_and_in_order_when_it_goes() {
         let [second_by_old, by_next] = by_both(&mut world);
         world.carry(0, by_next);
         world.settle();
-        let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
-        let now = world.now;
-        world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
-        world.settle();
+        lose_next(&mut world);
         assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
         world.carry(0, first_by_old);
         world.settle();
@@ -135,10 +140,7 @@ fn what_a_next_parent_was_ahead_with_waits_for_the_one_that_stays_whoever_is_the
         let [by_old, by_next] = by_both(&mut world);
         world.carry(0, by_next);
         world.settle();
-        let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
-        let now = world.now;
-        world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
-        world.settle();
+        lose_next(&mut world);
         world.pass(Duration::from_millis(100));
         world.add_branch(COMTREE, 2, (0, 1), BranchRole::NextParent);
         assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
