@@ -322,7 +322,9 @@ impl State {
         let after = self.picture_without_standbys(comtree);
         self.tell_towards(op, comtree, (&before, &after), &first);
         op.effects.push(Effect::Barrier(comtree));
-        self.await_left(op, comtree);
+        if !self.is_hurt(comtree) {
+            self.await_left(op, comtree);
+        }
         self.tell_changed(op, comtree, &after, &[]);
         op.effects.extend(taken_back);
         op.tell(Event::Reshaped { comtree, why });
@@ -340,13 +342,17 @@ impl State {
         before: &mut Picture,
     ) {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        // The tree that a repair gives it is whole.
+        let was_well = before.values().flatten().all(|branch| self.is_usable(branch.link));
         let again = step.told_again(before, shape);
         for relay in &again {
             let item = self.comtree_base(comtree, *relay, before[relay].clone());
             op.effects.push(Effect::Comtree(comtree, *relay, item));
         }
         op.effects.push(Effect::Barrier(comtree));
-        self.await_heard(op, comtree, &again);
+        if was_well {
+            self.await_heard(op, comtree, &again);
+        }
         let [relay, _] = step.undone_by();
         if let Some(branches) = before.get_mut(&relay) {
             *branches = step.taken_back(branches);

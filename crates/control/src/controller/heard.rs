@@ -356,16 +356,11 @@ impl Controller {
                 self.next_review = self.next_review.min(until);
                 continue;
             }
-            let is_hurt = self.state.is_hurt(comtree);
-            if is_hurt {
+            if self.state.is_hurt(comtree) {
                 self.hurry(now, comtree);
             }
             let mut op = Op::default();
             self.state.repair(&mut op, comtree);
-            // The tree that it gets is whole, so this would wait as where nothing has failed.
-            if is_hurt {
-                op.hurry(comtree);
-            }
             if !op.is_empty() {
                 self.ops.push_back(op);
             }
