@@ -342,7 +342,7 @@ impl State {
         before: &mut Picture,
     ) {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        // The tree that a repair gives it is whole.
+        // In a repair the new tree is whole, and the one of before was not.
         let was_well = before.values().flatten().all(|branch| self.is_usable(branch.link));
         let again = step.told_again(before, shape);
         for relay in &again {
