@@ -216,7 +216,7 @@ impl Draft {
 
     /// Who of those is joined with whom over those, directly or not.
     fn sets(&self, is_in: impl Fn(usize) -> bool) -> Sets {
-        let mut sets = Sets((0..self.most.len()).collect());
+        let mut sets = Sets::apart(self.most.len());
         for (from, links) in self.links.iter().enumerate() {
             for (to, _) in links {
                 if is_in(from) && is_in(*to) {
@@ -369,9 +369,14 @@ impl Draft {
 }
 
 /// Sets of places that are joined (union-find).
-struct Sets(Vec<usize>);
+pub(crate) struct Sets(Vec<usize>);
 
 impl Sets {
+    /// Each place by itself.
+    pub(crate) fn apart(places: usize) -> Sets {
+        Sets((0..places).collect())
+    }
+
     fn find(&mut self, mut of: usize) -> usize {
         while self.0[of] != of {
             self.0[of] = self.0[self.0[of]];
@@ -381,7 +386,7 @@ impl Sets {
     }
 
     /// Returns whether they were apart.
-    fn join(&mut self, ends: [usize; 2]) -> bool {
+    pub(crate) fn join(&mut self, ends: [usize; 2]) -> bool {
         let [from, to] = ends.map(|end| self.find(end));
         self.0[from.max(to)] = from.min(to);
         from != to

@@ -3,7 +3,7 @@
 
 use crate::model::{Link, LinkId, Origin, Relay, RelayId, RelayState};
 use crate::op::Op;
-use crate::propose::{Pair, Proposal, Proposing, Site, pair};
+use crate::propose::{Pair, Proposal, Proposing, Sets, Site, pair};
 use crate::running::Running;
 use crate::shape::Shape;
 use crate::state::{State, number};
@@ -104,6 +104,18 @@ impl State {
         for (_, other) in others.into_iter().take(missing) {
             self.make(op, [relay, other], UNMEASURED, Origin::Unmeasured);
         }
+    }
+
+    /// Whether links join all relays that run.
+    pub(crate) fn are_relays_joined(&self) -> bool {
+        let relays = || self.relays.keys().filter(|relay| self.is_running(**relay));
+        let places: BTreeMap<RelayId, usize> = relays().copied().zip(0..).collect();
+        let mut sets = Sets::apart(places.len());
+        let mut joins = |link: &&Link| match link.ends.map(|end| places.get(&end).copied()) {
+            [Some(from), Some(to)] => sets.join([from, to]),
+            _ => false,
+        };
+        self.links.values().filter(|link| joins(link)).count() + 1 >= places.len()
     }
 
     /// Begins to propose links for what was measured.

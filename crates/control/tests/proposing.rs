@@ -481,6 +481,19 @@ fn joined_anew_soon_after(before: u64) {
     assert_eq!(bed.joined(), 6, "after {before} s");
 }
 
+#[test]
+fn a_link_that_others_do_without_is_not_proposed_again_at_once() {
+    let mut bed = Bed::new(|_, _| Some(NEAR));
+    (0..3).for_each(|_| _ = bed.register(1e9));
+    bed.go(40);
+    let link = bed.controller.links().next().unwrap().0.id;
+    bed.controller.remove_link(link).unwrap();
+    bed.go(10);
+    assert_eq!((bed.controller.links().count(), bed.joined()), (2, 3));
+    bed.go(30);
+    assert_eq!(bed.controller.links().count(), 3, "they are looked at every half minute");
+}
+
 /// Its world would stay over it otherwise.
 #[test]
 fn whoever_is_joined_only_by_a_relay_that_drains_is_joined_with_others_soon() {

@@ -276,7 +276,7 @@ impl Controller {
         let is_long_gone = |relay| self.agents.get(&relay).is_none_or(is_away);
         let links = self.state.links.len();
         self.state.finish_removals(&mut op, is_long_gone);
-        self.hurry_if_fewer(links);
+        self.hurry_if_cut_off(links);
         self.review_proposals(&mut op, now);
         if !op.is_empty() {
             self.ops.push_back(op);

@@ -53,9 +53,10 @@ impl Controller {
         self.next_proposals = self.next_proposals.map(|next| next.min(soon));
     }
 
-    /// There were so many links before some were removed: whoever they joined needs others.
-    pub(super) fn hurry_if_fewer(&mut self, before: usize) {
-        if self.state.links.len() < before {
+    /// There were so many links before some were removed: who was cut off by that needs others. An operator who
+    /// takes a link away that others do without sees what that changes, until links are looked at anyway.
+    pub(super) fn hurry_if_cut_off(&mut self, before: usize) {
+        if self.state.links.len() < before && !self.state.are_relays_joined() {
             self.hurry_proposals();
         }
     }

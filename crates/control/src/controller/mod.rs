@@ -415,7 +415,7 @@ impl Controller {
     pub fn remove_link(&mut self, link: LinkId) -> Result<(), Refusal> {
         let links = self.state.links.len();
         self.decide(|state, op| state.remove_link(op, link))?;
-        self.hurry_if_fewer(links);
+        self.hurry_if_cut_off(links);
         Ok(())
     }
 
@@ -426,7 +426,7 @@ impl Controller {
     pub fn remove_link_at_once(&mut self, link: LinkId) -> Result<(), Refusal> {
         let links = self.state.links.len();
         self.decide(|state, op| state.remove_link_at_once(op, link))?;
-        self.hurry_if_fewer(links);
+        self.hurry_if_cut_off(links);
         Ok(())
     }
 
