@@ -88,13 +88,18 @@ async fn until(page: &Client, what: &str, script: &str) {
 }
 
 async fn until_in(seconds: u32, page: &Client, what: &str, script: &str) {
+    assert!(is_true_in(seconds, page, script).await, "never in {seconds} s: {what}");
+}
+
+/// Waits until a script says true, and says whether it does.
+async fn is_true_in(seconds: u32, page: &Client, script: &str) -> bool {
     for _ in 0..20 * seconds {
         if page.execute(script, Vec::new()).await.unwrap() == serde_json::Value::Bool(true) {
-            return;
+            return true;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("never in {seconds} s: {what}");
+    false
 }
 
 async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32)) {
