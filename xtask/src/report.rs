@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::tally::Tally;
 
+/// More characters than this of what a failing test said are left to its log.
+const MOST_SAID: usize = 300;
+
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -75,11 +78,30 @@ pub(crate) fn summary(
     for report in reports {
         if let Ending::Failed(why) = &report.ending {
             let _ = writeln!(text, "FAILED: {}: {why}", report.name);
+            for said in panics(&report.failures) {
+                let _ = writeln!(text, "  {said}");
+            }
             let _ = writeln!(text, "  its output: {}", log_of(report.name));
             let _ = writeln!(text, "  run it again: cargo xtask test --only {}", report.name);
         }
     }
     text
+}
+
+/// One line for each test that failed: its name, where it panicked, and what it said first, cut where that is long.
+fn panics(failures: &[String]) -> Vec<String> {
+    let mut panics = Vec::new();
+    let mut test = "";
+    for (at, line) in failures.iter().enumerate() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.split_once(" stdout")) {
+            test = name.0;
+        } else if let Some((_, place)) = line.split_once("panicked at ") {
+            let said = failures.get(at + 1).map_or("", |said| said.as_str());
+            let said: String = said.chars().take(MOST_SAID).collect();
+            panics.push(format!("{test}: {place} {said}"));
+        }
+    }
+    panics
 }
 
 /// A time as people say it.
@@ -134,17 +156,21 @@ mod tests {
 
     #[test]
     fn the_summary_says_what_was_left_out_what_skipped_and_what_failed() {
-        let reports = [
+        let mut reports = [
             report("fmt", Ending::Passed, Tally::PASSED),
             report("browser", Ending::LeftOut("chromium missing".into()), Tally::SKIPPED),
             report("test", Ending::Failed("`cargo test` ended".into()), Tally::FAILED),
         ];
+        let failures = "---- a::b stdout ----\n\nthread 'a::b' (7) panicked at tests/a.rs:3:5:\nnever\nnote: run";
+        reports[2].failures = failures.lines().map(str::to_owned).collect();
         let text = summary(&reports, Duration::from_secs(61), |name| format!("{name}.log"));
         assert!(text.contains("1 min 01 s\n"), "{text}");
         assert!(text.contains("left out: browser (chromium missing)\n"), "{text}");
         assert!(text.contains("skipped in fmt: 2 × needs root\n"), "{text}");
         assert!(
-            text.contains("FAILED: test: `cargo test` ended\n  its output: test.log\n"),
+            text.contains(
+                "FAILED: test: `cargo test` ended\n  a::b: tests/a.rs:3:5: never\n  its output: test.log\n"
+            ),
             "{text}"
         );
         assert_eq!(total(&reports), Tally { passed: 1, failed: 1, skipped: 1 });
