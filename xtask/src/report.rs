@@ -88,7 +88,7 @@ pub(crate) fn summary(
     text
 }
 
-/// One line for each test that failed: its name, where it panicked, and what it said first, cut where that is long.
+/// One line for each panic of a test that failed: the test's name, where it was, and the first line of what it said.
 fn panics(failures: &[String]) -> Vec<String> {
     let mut panics = Vec::new();
     let mut test = "";
