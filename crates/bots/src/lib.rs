@@ -29,6 +29,6 @@ pub use grid::{Cell, Grid, GridError};
 pub use issuer::Issuer;
 pub use joining::relays_of;
 pub use position::{MIN_PAYLOAD, Position};
-pub use report::{Ages, Doubled, Missing, Outage, RelayShare, Report, Verdict};
+pub use report::{Ages, Missing, Outage, RelayShare, Report, Tenth, Verdict};
 pub use trace::{Generated, Row, Trace, TraceError};
 pub use view::{Heard, Limit, Snapshot, Totals, View, Viewer, Watch};

@@ -83,12 +83,12 @@ pub struct Missing {
     pub receiver: u32,
 }
 
-/// Something came twice.
+/// How often something happened to what was published in a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doubled {
-    /// When the tenth of a second ended in which it was published, milliseconds after the trace's zero.
+pub struct Tenth {
+    /// When that ended, milliseconds after the trace's zero.
     pub until_ms: u64,
-    /// Deliveries that came about once more than they must.
+    /// Deliveries to which it happened.
     pub deliveries: u64,
 }
 
@@ -132,7 +132,10 @@ pub struct Report {
     pub missing: Vec<Missing>,
     /// What came twice, in order.
     #[serde(skip)]
-    pub doubled: Vec<Doubled>,
+    pub doubled: Vec<Tenth>,
+    /// What came after something that its publisher sent later, in order.
+    #[serde(skip)]
+    pub overtaken: Vec<Tenth>,
     /// Walkers' own updates that came back to them and were dropped: where many get an update, a
     /// relay with a clone engine sends it to its publisher too.
     pub echoes: u64,

@@ -377,7 +377,7 @@ impl Oracle {
             // The relay read it twice, and the network took the first of what it sent then.
             let is_second = receiver.lost && update.reads > 1;
             if id < newest && !carriage.overtaken && !update.publish.overtaken && !is_second {
-                self.tally.out_of_order += 1;
+                self.tally.note_overtaken(update.published);
                 self.note(|window| {
                     let what = window.describe(id);
                     format!("{now}: participant {participant} got after update {newest} {what}")
@@ -488,7 +488,9 @@ impl Oracle {
             lost.into_iter().for_each(|who| update.receivers.of(who).lost = true);
         }
         for who in missing {
-            self.note(|window| format!("{now}: participant {who} misses {}", window.describe(id)));
+            let window = &self.window;
+            let what = || format!("{now}: participant {who} misses {}", window.describe(id));
+            self.tally.note_missing(what);
         }
     }
 

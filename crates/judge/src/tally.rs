@@ -3,7 +3,7 @@
 use canopy_wire::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many findings are kept in words.
+/// How many findings are kept in words: missing deliveries, and all else.
 const MAX_FINDINGS: usize = 12;
 /// How many gaps are kept.
 const MAX_GAPS: usize = 100_000;
@@ -52,12 +52,16 @@ pub struct Tally {
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher, on a path that keeps the order.
     pub out_of_order: u64,
+    /// The same by the tenth of a second in which they were published.
+    pub overtaken: BTreeMap<u64, u64>,
     /// Participants who were not back in the world, or had no answer, long after all was well.
     pub stuck: u64,
     /// Breaches of what must always hold.
     pub broken: u64,
     /// The first things that are wrong, in words.
     pub findings: Vec<String>,
+    /// Which of these are missing deliveries.
+    missing_in_words: usize,
 }
 
 impl Tally {
@@ -74,9 +78,22 @@ impl Tally {
         *self.doubled.entry(tenth_of(published)).or_default() += 1;
     }
 
-    /// Keeps what is wrong in words, if there are not too many already.
+    pub(crate) fn note_overtaken(&mut self, published: Time) {
+        self.out_of_order += 1;
+        *self.overtaken.entry(tenth_of(published)).or_default() += 1;
+    }
+
+    /// Keeps in words what is missing, if there is not too much already.
+    pub(crate) fn note_missing(&mut self, what: impl FnOnce() -> String) {
+        if self.missing_in_words < MAX_FINDINGS {
+            self.missing_in_words += 1;
+            self.findings.push(what());
+        }
+    }
+
+    /// Keeps what is wrong in words, if there are not too many already. Much that is missing takes no room from it.
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
-        if self.findings.len() < MAX_FINDINGS {
+        if self.findings.len() - self.missing_in_words < MAX_FINDINGS {
             self.findings.push(what());
         }
     }

@@ -104,7 +104,22 @@ fn it_finds_another_order_across_groups_at_the_receiver_that_has_it() {
     deliver(&mut oracle, 103, &[2], first);
     let tally = judged(oracle);
     assert_eq!((tally.out_of_order, tally.missing), (1, 0));
+    assert_eq!(tally.overtaken, [(1, 1)].into());
     assert!(tally.findings[0].contains("participant 2 got after update 1"), "{tally:?}");
+}
+
+#[test]
+fn much_that_is_missing_takes_no_words_from_what_is_wrong_later() {
+    let mut oracle = oracle();
+    for number in 0..100 {
+        publish(&mut oracle, 100 + number, GROUP, LEVEL);
+    }
+    oracle.judge(at(5_000));
+    let update = publish(&mut oracle, 5_000, GROUP, LEVEL);
+    deliver(&mut oracle, 5_001, &[1, 2, 2], update);
+    let tally = judged(oracle);
+    assert_eq!((tally.missing, tally.findings.len()), (200, 13));
+    assert!(tally.findings[12].contains("participant 2 got again"), "{tally:?}");
 }
 
 /// The network doubles an update on its way to the relay, and takes the first of what the relay

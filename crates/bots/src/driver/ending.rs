@@ -2,11 +2,12 @@
 
 use super::Crowd;
 use crate::error::CrowdError;
-use crate::report::{Doubled, Missing, Outage, Report, Verdict};
+use crate::report::{Missing, Outage, Report, Tenth, Verdict};
 use crate::trace::Trace;
 use crate::walker::Walker;
 use canopy_judge::Gap;
 use canopy_wire::Time;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long deliveries on their way are waited for at the end. With several relays, their way is added.
@@ -49,7 +50,9 @@ impl Crowd<'_> {
         self.leave(limit)?;
         self.outages.extend(self.still_lost());
         self.outages.extend(self.killings.outages(self.clock.now(), self.schedule.start()));
-        let (missing, doubled) = (self.missing(), self.doubled());
+        let missing = self.missing();
+        let tally = self.oracle.tally();
+        let [doubled, overtaken] = [&tally.doubled, &tally.overtaken].map(|of| self.tenths(of));
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {
             clients: trace.walkers(),
@@ -72,6 +75,7 @@ impl Crowd<'_> {
             zero: self.schedule.start().since(Time::ZERO),
             missing,
             doubled,
+            overtaken,
             echoes: self.told.echoes + still_here.sum::<u64>(),
             findings: self.oracle.tally().findings.clone(),
             trace: trace.name().to_owned(),
@@ -96,12 +100,12 @@ impl Crowd<'_> {
         self.oracle.tally().gaps.iter().map(missing).collect()
     }
 
-    fn doubled(&self) -> Vec<Doubled> {
-        let doubled = |(tenth, deliveries): (&u64, &u64)| Doubled {
+    fn tenths(&self, deliveries: &BTreeMap<u64, u64>) -> Vec<Tenth> {
+        let tenth = |(tenth, deliveries): (&u64, &u64)| Tenth {
             until_ms: self.end_of_tenth_ms(*tenth),
             deliveries: *deliveries,
         };
-        self.oracle.tally().doubled.iter().map(doubled).collect()
+        deliveries.iter().map(tenth).collect()
     }
 
     /// When a tenth of a second ends, milliseconds after the trace's zero.

@@ -5,7 +5,7 @@ use crate::bots::{WalkArgs, stop_on_interrupt};
 use crate::output::chart::{self, Chart, Curve, SeriesLabelPosition};
 use crate::output::{print_line, print_note};
 use anyhow::Context;
-use canopy_bots::{CrowdConfig, Doubled, Generated, Report, Trace};
+use canopy_bots::{CrowdConfig, Generated, Report, Tenth, Trace};
 use canopy_client::RelayKey;
 use canopy_client::join::Ask;
 use canopy_relay::DEFAULT_WORLD;
@@ -146,6 +146,8 @@ struct Row {
     gaps: usize,
     /// Deliveries that came about twice.
     doubled: u64,
+    /// Deliveries that came after something that the same publisher sent later.
+    overtaken: u64,
 }
 
 #[derive(Serialize)]
@@ -155,9 +157,10 @@ struct Outcome<'a> {
     servers: u8,
     walkers: u32,
     faults: &'a [Row],
-    /// What is missing before the first fault, and what came twice.
+    /// What is missing before the first fault, what came twice, and what was overtaken.
     gaps_before: usize,
     doubled_before: u64,
+    overtaken_before: u64,
     crowd: &'a Report,
 }
 
@@ -309,6 +312,7 @@ impl FaultsCommand {
                 faults: &rows,
                 gaps_before: before.gaps,
                 doubled_before: before.doubled,
+                overtaken_before: before.overtaken,
                 crowd: &report,
             };
             print_line(serde_json::to_string(&outcome)?)?;
@@ -426,12 +430,13 @@ fn is_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
 
-/// Before the first fault: who lost its session, what is missing, and what came twice.
+/// Before the first fault: who lost its session, what is missing, what came twice, and what was overtaken.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Before {
     outages: usize,
     gaps: usize,
     doubled: u64,
+    overtaken: u64,
 }
 
 /// What was noticed of each fault, and before the first. `on_server` says which walker is on which server.
@@ -450,6 +455,7 @@ fn rows(
         members_ms: 0,
         gaps: 0,
         doubled: 0,
+        overtaken: 0,
     };
     let mut rows: Vec<Row> = faults.iter().map(row).collect();
     let mut before = Before::default();
@@ -487,12 +493,17 @@ fn rows(
         *longest = gap.until_ms.saturating_sub(row.at_ms + away_ms).max(*longest);
         row.gaps += 1;
     }
-    for Doubled { until_ms, deliveries } in &report.doubled {
-        let Some(of) = fault_of(*until_ms, ON_ITS_WAY_MS) else {
-            before.doubled += deliveries;
-            continue;
-        };
-        rows[of].doubled += deliveries;
+    for Tenth { until_ms, deliveries } in &report.doubled {
+        match fault_of(*until_ms, ON_ITS_WAY_MS) {
+            Some(of) => rows[of].doubled += deliveries,
+            None => before.doubled += deliveries,
+        }
+    }
+    for Tenth { until_ms, deliveries } in &report.overtaken {
+        match fault_of(*until_ms, ON_ITS_WAY_MS) {
+            Some(of) => rows[of].overtaken += deliveries,
+            None => before.overtaken += deliveries,
+        }
     }
     (rows, before)
 }
@@ -544,12 +555,12 @@ fn picture(rows: &[Row], report: &Report) -> Chart<'static> {
 
 fn table(rows: &[Row], report: &Report) -> String {
     let head = format!(
-        "{:18} {:24} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8}\n",
-        "fault", "", "at", "members", "without", "others", "members", "twice"
+        "{:18} {:24} {:>8} {:>8} {:>10} {:>10} {:>10} {:>8} {:>9}\n",
+        "fault", "", "at", "members", "without", "others", "members", "twice", "overtaken"
     );
     let line = |row: &Row| {
         format!(
-            "{:18} {:24} {:>6} s {:>8} {:>7} ms {:>7} ms {:>7} ms {:>8}\n",
+            "{:18} {:24} {:>6} s {:>8} {:>7} ms {:>7} ms {:>7} ms {:>8} {:>9}\n",
             row.fault,
             row.what,
             row.at_ms / 1000,
@@ -557,7 +568,8 @@ fn table(rows: &[Row], report: &Report) -> String {
             row.outage_ms,
             row.others_ms,
             row.members_ms,
-            row.doubled
+            row.doubled,
+            row.overtaken
         )
     };
     let verdict = &report.verdict;
@@ -597,13 +609,15 @@ mod tests {
         let outage = |walker, at_ms, ms| canopy_bots::Outage { walker, at_ms, ms };
         // Who is lost has heard its relay last a moment before that failed.
         report.outages = vec![outage(3, 5_010, 900), outage(4, 8_950, 2_100)];
-        let doubled = |until_ms| Doubled { until_ms, deliveries: 3 };
-        report.doubled = vec![doubled(4_700), doubled(5_300), doubled(5_400)];
+        let tenth = |until_ms| Tenth { until_ms, deliveries: 3 };
+        report.doubled = vec![tenth(4_700), tenth(5_300), tenth(5_400)];
+        report.overtaken = vec![tenth(4_600), tenth(9_300)];
         let failed = |fault, at_ms, away_ms| Failed { fault, at_ms, away_ms };
         let faults = [failed(Fault::Relay(1), 5_000, 0), failed(Fault::Controller, 9_000, 0)];
         let (rows, before) = rows(&faults, &report, |_, _| false);
-        assert_eq!(before, Before { outages: 0, gaps: 1, doubled: 3 });
+        assert_eq!(before, Before { outages: 0, gaps: 1, doubled: 3, overtaken: 3 });
         assert_eq!([rows[0].doubled, rows[1].doubled], [6, 0]);
+        assert_eq!([rows[0].overtaken, rows[1].overtaken], [0, 3]);
         let told: Vec<_> =
             rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
         assert_eq!(told, [(1, 400, 1_200, 3), (1, 300, 0, 1)]);
