@@ -1,4 +1,6 @@
 //! Walkers that join through their world's controller. A thread asks it for all of them.
+//!
+//! Whoever hears that its relay drains asks for another place at once.
 
 use crate::error::CrowdError;
 use crate::issuer::Issuer;
@@ -31,11 +33,17 @@ pub(crate) struct Answered {
     pub(crate) walker: u32,
     /// Which of the walker's seats it is for.
     seat: u64,
+    /// It was asked for a place at another relay.
+    relocates: bool,
     pub(crate) place: Result<Place, JoinError>,
 }
 
 enum What {
     Place,
+    /// A place at another relay, as its own drains.
+    Relocate,
+    /// Takes the place with this address back.
+    GiveBack(String),
     Leave,
 }
 
@@ -178,7 +186,14 @@ impl Joining {
         }
     }
 
-    /// The next answer, if there is one. The walker asks again in a while.
+    /// One of the walker's two places is needed no more.
+    pub(crate) fn give_back(&self, walker: u32, address: String) {
+        if let Some(seat) = &self.seats[walker as usize] {
+            self.ask(walker, seat, What::GiveBack(address));
+        }
+    }
+
+    /// The next answer, if there is one. The walker asks again in a while, or at once if its relay drains.
     pub(crate) fn next(&mut self, now: Time, lacks: impl Fn(u32) -> bool) -> Option<Answered> {
         let is_of_now = |of: &Answered| {
             let seat = self.seats[of.walker as usize].as_ref();
@@ -190,6 +205,12 @@ impl Joining {
         if let Some(seat) = &mut self.seats[walker as usize] {
             let place = answered.place.as_ref().ok().filter(|_| !lacks(walker));
             seat.take_answer(now, walker, place.map(|place| place.lease));
+            if place.is_some_and(|place| place.drains) && !answered.relocates {
+                seat.ask_at = None;
+                if let Some(seat) = &self.seats[walker as usize] {
+                    self.ask(walker, seat, What::Relocate);
+                }
+            }
         }
         Some(answered)
     }
@@ -235,8 +256,14 @@ async fn answer_all(
                         true => ask.join_within(&key, &[], PATIENCE).await,
                         false => ask.join(&key, &[]).await,
                     };
-                    let _ = answers.send(Answered { walker, seat, place });
+                    let _ = answers.send(Answered { walker, seat, relocates: false, place });
                 }
+                What::Relocate => {
+                    let place = ask.relocate(&key, &[]).await;
+                    let _ = answers.send(Answered { walker, seat, relocates: true, place });
+                }
+                // The lease ends if nobody hears of it, as below.
+                What::GiveBack(address) => drop(ask.give_back(&key, &address).await),
                 // The lease ends if nobody hears of it.
                 What::Leave => drop(ask.leave(&key).await),
             }

@@ -6,6 +6,7 @@
 //! arrive follows from the trace and from acknowledged subscriptions alone.
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod config;
 pub mod degrade;
 mod driver;
@@ -13,6 +14,7 @@ mod error;
 mod grid;
 mod issuer;
 mod joining;
+mod moving;
 mod participant;
 mod position;
 #[cfg(test)]

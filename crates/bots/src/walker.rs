@@ -3,6 +3,7 @@
 use crate::config::{CrowdConfig, RelayTarget, Seats};
 use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
+use crate::moving::Moving;
 use crate::participant::set_out;
 use canopy_client::join::Place;
 use canopy_judge::Oracle;
@@ -30,7 +31,7 @@ pub(crate) struct Told {
 /// By how many steps a weight must change to be worth asking again.
 const NOTICEABLE: u8 = 2;
 /// What the system says of a port where nothing listens.
-const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;
+pub(crate) const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;
 /// A relay that does not take the walker so long after it was asked is as good as lost.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -61,10 +62,14 @@ pub(crate) struct Walker {
     pub(crate) timer: Option<Time>,
     /// When the last datagram came.
     pub(crate) heard: Time,
+    /// Its address as its relay was told, by which its place is given back; empty without a controller.
+    pub(crate) place: String,
     /// When it set out to its relay.
-    set_out: Time,
+    pub(crate) set_out: Time,
     /// The relay's host says that nothing listens there.
-    nothing_listens: bool,
+    pub(crate) nothing_listens: bool,
+    /// What it has beside, while it goes to another relay.
+    pub(crate) moving: Option<Box<Moving>>,
     /// Since when it lacks its relay, or some of its subscriptions after that.
     pub(crate) lost: Option<Time>,
 }
@@ -104,7 +109,8 @@ impl Walker {
         session.token = place.token.clone().into_bytes();
         session.identity = Some(identity);
         session.watches = true;
-        Ok(Walker::with(number, relay, now, socket, session))
+        let walker = Walker::with(number, relay, now, socket, session);
+        Ok(Walker { place: place.address.clone(), ..walker })
     }
 
     fn with(
@@ -125,13 +131,15 @@ impl Walker {
             published: 0,
             timer: None,
             heard: now,
+            place: String::new(),
             set_out: now,
             nothing_listens: false,
+            moving: None,
             lost: None,
         }
     }
 
-    /// Goes on at another relay.
+    /// Goes on at another relay, as it has lost its own.
     pub(crate) fn turn_to(
         &mut self,
         now: Time,
@@ -142,6 +150,7 @@ impl Walker {
         // A socket that is closed is watched no more.
         self.socket = set_out(self.number, target, Comtree(1), readiness, seats)?.0;
         self.relay = relay;
+        self.place.clone_from(&place.address);
         self.set_out = now;
         self.nothing_listens = false;
         self.session.turn_to(now, target.key, place.token.clone().into_bytes());
@@ -158,6 +167,9 @@ impl Walker {
     pub(crate) fn look_at_errors(&mut self) {
         let error = self.socket.take_error();
         self.nothing_listens |= error.is_some_and(|error| error.kind() == CONNECTION_REFUSED);
+        if let Some(moving) = &mut self.moving {
+            moving.look_at_errors();
+        }
     }
 
     fn send(&mut self, datagram: &[u8]) {
@@ -176,8 +188,18 @@ impl Walker {
 
     /// Since when it was without its relay or some of its subscriptions, once it is no more.
     pub(crate) fn take_outage(&mut self) -> Option<Time> {
-        let has_all = self.is_connected() && self.cells.values().all(|wish| wish.held.is_some());
-        if has_all { self.lost.take() } else { None }
+        if self.is_connected() && self.has_all() { self.lost.take() } else { None }
+    }
+
+    /// Whether all that it wants is acknowledged.
+    pub(crate) fn has_all(&self) -> bool {
+        self.cells.values().all(|wish| wish.held.is_some())
+    }
+
+    /// It is without its relay.
+    pub(crate) fn lose(&mut self) {
+        self.lost.get_or_insert(self.heard);
+        self.cells.values_mut().for_each(|wish| wish.held = None);
     }
 
     /// Subscribes to the cells around a position and unsubscribes from those left behind. With `weigh`, what
@@ -211,12 +233,18 @@ impl Walker {
         {
             return;
         }
-        let (session, number) = (&mut self.session, self.number as usize);
+        let (session, number, moving) = (&mut self.session, self.number as usize, &mut self.moving);
+        let mut wish_beside = |group, wanted| {
+            if let Some(moving) = moving {
+                moving.wish(group, wanted);
+            }
+        };
         self.cells.retain(|cell, _| {
             let keep = cells.binary_search(cell).is_ok();
             if !keep {
                 let group = grid.group_of(*cell);
                 session.unsubscribe(group);
+                wish_beside(group, None);
                 oracle.request(now, number, group, None);
             }
             keep
@@ -229,6 +257,7 @@ impl Walker {
             }
             let (group, level) = (grid.group_of(*cell), wanted.level);
             session.subscribe_with(group, level, wanted.weight);
+            wish_beside(group, Some((level, wanted.weight)));
             // Another weight alone is no other subscription.
             if wish.as_ref().is_none_or(|wish| wish.level != level) {
                 oracle.request(now, number, group, Some(level));
@@ -241,12 +270,15 @@ impl Walker {
     }
 
     /// Publishes to the group of the walker's cell.
-    pub(crate) fn publish(&mut self, group: Group, level: Level, payload: &[u8]) {
+    pub(crate) fn publish(&mut self, now: Time, group: Group, level: Level, payload: &[u8]) {
         let mut out = [0; MAX_DATAGRAM];
         // It is in one cell at a time.
         let update = Record { level, object: ROAMING, ..Record::new(group.address(), 0, payload) };
         if let Ok(len) = self.session.publish_record(&update, &mut out) {
             self.send(&out[..len]);
+            if let Some(moving) = &mut self.moving {
+                moving.note_published(now, self.session.take_series(0));
+            }
         }
     }
 
@@ -267,8 +299,7 @@ impl Walker {
                 Event::SubscriptionRefused(..) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
-                    self.lost.get_or_insert(self.heard);
-                    self.cells.values_mut().for_each(|wish| wish.held = None);
+                    self.lose();
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
                 Event::Connected(_)
@@ -298,6 +329,20 @@ impl Walker {
         self.session.leave();
         (self.at, self.appeared) = (None, None);
         self.lost.take().or(seems_lost.then_some(self.heard))
+    }
+
+    /// Whether it wants a group's updates of this level.
+    pub(crate) fn wants(&self, grid: &Grid, group: Group, level: Level) -> bool {
+        let is_it =
+            |(cell, wish): (&Cell, &Wish)| grid.group_of(*cell) == group && level <= wish.level;
+        self.cells.iter().any(is_it)
+    }
+
+    /// When it wants to be called again; `None` once its session is over.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let session = self.session.poll_timeout()?;
+        let moving = self.moving.as_ref().and_then(|moving| moving.due());
+        Some(moving.map_or(session, |at| at.min(session)))
     }
 
     /// The level at which it has a group.

@@ -122,7 +122,6 @@ pub mod join;
 mod keep;
 mod member;
 #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
-mod merge;
 #[cfg(test)]
 mod pair;
 mod participant;

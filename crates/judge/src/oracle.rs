@@ -183,6 +183,15 @@ impl Oracle {
         self.standings[participant].is_for_predecessor(sent)
     }
 
+    /// A participant that is connected goes on at another relay, where it has this address, and what it is subscribed to.
+    /// Nothing may be missing, doubled or overtaken by that.
+    pub fn hand_over(&mut self, now: Time, participant: usize, address: Address) {
+        let standing = &mut self.standings[participant];
+        let before = (standing.comtree, standing.last_address());
+        standing.hand_over(now, address);
+        self.move_holder(participant as u32, before, address);
+    }
+
     fn move_holder(
         &mut self,
         who: u32,

@@ -33,7 +33,7 @@ pub(crate) struct Standing {
     /// What the relay sent to its ip:port until then may be meant for whoever had that before;
     /// [`OPEN`] until the relay knows who has it now.
     predecessor_until: Time,
-    /// The addresses that it has had, from when to when.
+    /// The addresses that it has had, since when it is connected, and until when it had each.
     addresses: Vec<(Address, Time, Option<Time>)>,
     interests: BTreeMap<Group, Interest>,
     /// Once there are this many interests, it is worth looking for some to forget.
@@ -131,6 +131,16 @@ impl Standing {
         let interest = self.interest(group);
         interest.forget(horizon);
         interest.request(now, wanted);
+    }
+
+    /// It goes on at another relay, where it has this address, without a break.
+    pub(crate) fn hand_over(&mut self, now: Time, address: Address) {
+        let since = self.addresses.last_mut().map_or(now, |(_, since, until)| {
+            until.get_or_insert(now);
+            *since
+        });
+        self.forget_addresses();
+        self.addresses.push((address, since, None));
     }
 
     /// It sends from another ip:port from now on.
@@ -328,14 +338,18 @@ impl Standing {
         self.newest.clear();
         self.is_limited = false;
         self.know_ip_port(now);
-        // Nothing that was sent to older ones can still be on its way.
-        let surplus = self.addresses.len().saturating_sub(MAX_ADDRESSES - 1);
-        self.addresses.drain(..surplus);
+        self.forget_addresses();
         self.addresses.push((address, now, None));
         for interest in self.interests.values_mut() {
             interest.restart(now);
         }
         self.settle(now);
+    }
+
+    /// Nothing that was sent to older ones can still be on its way.
+    fn forget_addresses(&mut self) {
+        let surplus = self.addresses.len().saturating_sub(MAX_ADDRESSES - 1);
+        self.addresses.drain(..surplus);
     }
 
     fn settle(&mut self, now: Time) {

@@ -8,6 +8,7 @@
 
 mod answer;
 mod curve;
+pub mod handover;
 mod noise;
 mod participant;
 mod primitives;

@@ -1,23 +1,14 @@
 //! What arrives: received from the sockets, handed to the oracle, shown to viewers.
 
 use super::Crowd;
+use crate::arrival::Arrival;
 use crate::error::CrowdError;
 use crate::grid::COARSE;
 use crate::position::Position;
 use crate::view::Heard;
+use crate::walker::Walker;
 use canopy_judge::{Carriage, Received};
 use canopy_session::Update;
-use canopy_wire::Time;
-
-/// An update as a walker received it.
-pub(super) struct Arrival {
-    receiver: u32,
-    at: Time,
-    /// What it says; `None` if no walker publishes such a thing.
-    position: Option<Position>,
-    /// What else the oracle judges.
-    received: Received,
-}
 
 impl Crowd<'_> {
     /// Takes what waits on a walker's socket. Judging it waits until all sockets are read: what
@@ -30,14 +21,18 @@ impl Crowd<'_> {
         let (clock, arrivals) = (&self.clock, &mut self.arrivals);
         // Read when the first is here: a clock read before would make them younger than they are.
         let mut arrived = None;
-        let session = &mut walker.session;
-        self.receiver.receive(&walker.socket, |_, datagram| {
+        let Walker { session, socket, moving, .. } = walker;
+        let told = &mut self.told;
+        self.receiver.receive(socket, |_, datagram| {
             let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let Update { src, dst, level, payload, .. } = update;
-                let position = Position::decode(payload);
-                let received = Received { id: None, src, dst, level };
-                arrivals.push(Arrival { receiver: number, at: now, position, received });
+                let arrival = Arrival::new(number, now, update);
+                match moving {
+                    Some(moving) => {
+                        told.echoes += u64::from(!moving.bring(now, arrival, arrivals));
+                    }
+                    None => arrivals.push(arrival),
+                }
             };
             // A datagram that is no packet delivers nothing: the oracle will miss what it held.
             let _ = session.handle_datagram(now, datagram, deliver);
@@ -45,13 +40,19 @@ impl Crowd<'_> {
         if let Some(now) = arrived {
             walker.hear(now);
         }
+        let Crowd { receiver, clock, arrivals, .. } = self;
+        self.told.echoes += walker.receive_beside(receiver, clock, arrivals)?;
         Ok(())
     }
 
     pub(super) fn judge_arrivals(&mut self) {
-        for Arrival { receiver, at, position, received } in self.arrivals.drain(..) {
+        for Arrival { receiver, at, position, received, .. } in self.arrivals.drain(..) {
             let last = self.oracle.tally().published;
             let id = position.and_then(|position| position.id(last));
+            let walker = self.walkers[receiver as usize].as_ref();
+            if walker.is_some_and(|walker| walker.has_left_behind(&self.config.grid, &received)) {
+                continue;
+            }
             // What is left of a budget may go to another group before.
             let overtaken = self.limited.contains(&receiver);
             let carriage = Carriage { sent: at, copy: false, overtaken };

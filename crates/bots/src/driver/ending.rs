@@ -25,17 +25,27 @@ impl Crowd<'_> {
         while self.walkers.iter().any(Option::is_some) && self.clock.now() < limit {
             let now = self.clock.now();
             for number in 0..self.walkers.len() as u32 {
-                let walker = self.walkers[number as usize].as_mut();
-                let Some(walker) = walker.filter(|walker| walker.may_leave()) else { continue };
-                let start = self.schedule.start();
-                let lost = walker.leave(now, &mut self.oracle);
-                self.outages.extend(lost.map(|since| Outage::new(number, since, now, start)));
-                self.turn(number, now);
+                let walker = self.walkers[number as usize].as_ref();
+                if walker.is_some_and(|walker| walker.may_leave()) {
+                    self.begin_to_leave(number, now);
+                }
             }
             self.turn_due(now);
             self.serve(Some(limit))?;
         }
         Ok(())
+    }
+
+    /// A walker begins to leave. What it holds back goes before its time, which is better than never.
+    pub(super) fn begin_to_leave(&mut self, number: u32, now: Time) {
+        let Some(walker) = &mut self.walkers[number as usize] else { return };
+        let held = walker.end_move(now);
+        held.iter().for_each(|row| self.send(row));
+        let Some(walker) = &mut self.walkers[number as usize] else { return };
+        let lost = walker.leave(now, &mut self.oracle);
+        let start = self.schedule.start();
+        self.outages.extend(lost.map(|since| Outage::new(number, since, now, start)));
+        self.turn(number, now);
     }
 
     /// Waits for what is on its way, leaves, and sums up.

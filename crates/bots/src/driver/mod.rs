@@ -8,6 +8,7 @@ mod places;
 mod relays;
 mod schedule;
 
+use crate::arrival::Arrival;
 use crate::config::{CrowdConfig, RelayTarget};
 use crate::error::CrowdError;
 use crate::grid::{COARSE, Cell, DETAILED};
@@ -18,7 +19,6 @@ use crate::trace::{Row, Trace};
 use crate::view::{Heard, Seen, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
 use ages::AgeMeter;
-use arrivals::Arrival;
 use canopy_judge::{Oracle, Publish};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_wire::Time;
@@ -220,11 +220,8 @@ impl<'a> Crowd<'a> {
     fn leave_due(&mut self, due: Time, now: Time) {
         while let Some(number) = self.schedule.next_leave(due) {
             self.killings.forget(number);
-            if let Some(walker) = &mut self.walkers[number as usize] {
-                let start = self.schedule.start();
-                let lost = walker.leave(now, &mut self.oracle);
-                self.outages.extend(lost.map(|since| Outage::new(number, since, now, start)));
-                self.turn(number, now);
+            if self.walkers[number as usize].is_some() {
+                self.begin_to_leave(number, now);
             } else if let Some(joining) = &mut self.joining {
                 joining.leave(number);
             }
@@ -267,6 +264,17 @@ impl<'a> Crowd<'a> {
         walker.at = Some([row.x, row.y]);
         let weigh = self.config.weigh.filter(|_| self.limited.contains(&row.walker));
         walker.look_around(now, grid, (row.x, row.y), weigh, &mut self.cells, &mut self.oracle);
+        if !walker.hold_back(row) {
+            self.send(row);
+        }
+        self.turn(row.walker, now);
+    }
+
+    /// Publishes a row to the group of the walker's cell.
+    fn send(&mut self, row: &Row) {
+        let Some(walker) = &mut self.walkers[row.walker as usize] else { return };
+        let now = self.clock.now();
+        let grid = &self.config.grid;
         let group = grid.group_of(grid.cell_of(row.x, row.y));
         if walker.is_connected() {
             let is_coarse = grid.near().is_none() || walker.published.is_multiple_of(COARSE_EVERY);
@@ -288,23 +296,24 @@ impl<'a> Crowd<'a> {
             self.oracle.read(now, publish.publisher, &[id]);
             let (x, y, number) = (row.x as f32, row.y as f32, id as u32);
             Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
-            walker.publish(group, level, &self.payload);
+            walker.publish(now, group, level, &self.payload);
         } else {
             self.updates_unsent += 1;
         }
-        self.turn(row.walker, now);
     }
 
     /// Lets a walker's session do what is due, and notes when it wants to be called again.
     fn turn(&mut self, number: u32, now: Time) {
         let Some(walker) = &mut self.walkers[number as usize] else { return };
         walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
+        self.turn_move(number, now);
+        let Some(walker) = &mut self.walkers[number as usize] else { return };
         let refused = self.told.refused.take();
         self.relays.note(walker.relay, walker.is_connected(), refused);
         let start = self.schedule.start();
         self.outages
             .extend(walker.take_outage().map(|since| Outage::new(number, since, now, start)));
-        match walker.session.poll_timeout() {
+        match walker.poll_timeout() {
             None => {
                 self.told.echoes += walker.session.echoes();
                 self.walkers[number as usize] = None;

@@ -1,5 +1,5 @@
-//! Places that a controller gives: walkers appear where it says, and turn to another relay when it says
-//! so after theirs was lost.
+//! Places that a controller gives: walkers appear where it says, and go to another relay when it says so. They turn to it
+//! at once if theirs is lost, and move without a break otherwise.
 
 use super::Crowd;
 use crate::config::RelayTarget;
@@ -15,6 +15,10 @@ impl Crowd<'_> {
         let Some(joining) = &mut self.joining else { return };
         for walker in self.walkers.iter_mut().flatten() {
             walker.look_at_errors();
+            // Who has two places asks again once it has one.
+            if walker.is_moving() {
+                continue;
+            }
             joining.keep(walker.number, now, walker.lacks_a_relay(now));
         }
     }
@@ -74,15 +78,38 @@ impl Crowd<'_> {
             if !walker.session.is_silent() {
                 let _ = walker.session.set_token(place.token.into_bytes());
             }
+        } else if !walker.lacks_a_relay(now) {
+            let ready = (&self.readiness, self.config.seats.as_ref());
+            walker.move_to(now, target, &place, ready)?;
         } else {
             self.relays.go(Some(walker.relay), target.0);
             let ready = (&self.readiness, self.config.seats.as_ref());
+            walker.moving = None;
             walker.turn_to(now, target, &place, ready)?;
             reside(&mut self.oracle);
             self.moves += 1;
         }
         self.turn(number, now);
         Ok(())
+    }
+
+    /// Takes the steps of a walker's move that are due.
+    pub(super) fn turn_move(&mut self, number: u32, now: Time) {
+        let Some(walker) = &mut self.walkers[number as usize] else { return };
+        if walker.moving.is_none() {
+            return;
+        }
+        let moved = walker.turn_move(now, &mut self.oracle, &mut self.told, &mut self.arrivals);
+        if let Some([from, to]) = moved.turned {
+            self.relays.go(Some(from), to);
+            self.oracle.reside(number as usize, to as u32);
+            self.moves += 1;
+        }
+        if let (Some(address), Some(joining)) = (moved.given_back, &self.joining) {
+            joining.give_back(number, address);
+        }
+        moved.due.iter().for_each(|row| self.send(row));
+        self.judge_arrivals();
     }
 
     /// The relay of a place, with its number.

@@ -1,11 +1,12 @@
 //! A member goes to another relay: it makes the new session before it ends the old one, if it still has that.
 
 use super::{Member, PASS_AFTER_SILENCE};
-use crate::handover::{Handover, Other, Outcome, Step};
+use crate::handover::{Handover, Other, Outcome};
 use crate::relay_socket::RelaySocket;
 use crate::relays::Relays;
 use crate::{Event, Outgoing, Participant, PublishError};
 use canopy_net::{Receiver, Socket};
+use canopy_session::handover::Step;
 use canopy_session::{PublicKey, State};
 use canopy_wire::Time;
 use std::io;
@@ -170,8 +171,7 @@ impl Member {
                 Step::End => return self.note_left_out(&handover),
             }
         }
-        let reports = &mut self.reports;
-        handover.merge.handle_timeout(now, |update| reports.take(update));
+        handover.handle_timeout(now, &mut self.reports);
         if let Some(other) = &mut handover.other {
             other.transmit(now);
         }

@@ -1,13 +1,12 @@
-//! One stream of updates made of two: a client that moves hears its old relay and the next one for a
+//! One stream of updates made of two: a participant that moves hears its old relay and the next one for a
 //! while. Each update is taken once, and each publisher's in order. It has no clock and no socket.
 //!
 //! Both relays bring the same updates, each publisher's in its order and by its numbers, but not at the
 //! same time. An update is taken from whoever brings it first, with one exception: what the next relay
-//! brings before the client has turned waits until the old one has brought it or something later of
+//! brings before the participant has turned waits until the old one has brought it or something later of
 //! that publisher, as the old one may still be about to bring what came before it. It waits for
 //! [`AHEAD`] at most.
 
-use crate::Update;
 use canopy_wire::{Address, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -32,29 +31,37 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// Which relay has brought something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// The one that the client leaves.
+    /// The one that the participant leaves.
     ByOld,
     /// The one to which it goes.
     ByNext,
 }
 
-/// What merging has left out.
+/// What a handover has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub struct LeftOut {
     /// The other relay had brought it.
-    pub(crate) doubled: u64,
+    pub doubled: u64,
     /// It came so late that nobody knows whether it was taken before.
-    pub(crate) too_late: u64,
+    pub too_late: u64,
+}
+
+/// An update, as far as merging looks at it.
+pub trait Numbered {
+    /// Its publisher.
+    fn src(&self) -> Address;
+    /// Its number among its publisher's updates, modulo 2¹⁶.
+    fn series(&self) -> u16;
 }
 
 /// The two streams, and what of them was taken.
-#[derive(Debug, Default)]
-pub(crate) struct Merge {
+#[derive(Debug)]
+pub(crate) struct Merge<U> {
     /// The next relay leads: what it brings waits no more.
     has_turned: bool,
     seen: BTreeMap<Address, Seen>,
     /// By publisher: what the next relay has brought, in its order, and when.
-    waiting: BTreeMap<Address, VecDeque<(Time, Update)>>,
+    waiting: BTreeMap<Address, VecDeque<(Time, U)>>,
     /// When each of that came, and of whom. What is taken before its time stays here until then.
     came: VecDeque<(Time, Address)>,
     waits: usize,
@@ -63,25 +70,33 @@ pub(crate) struct Merge {
     left_out: LeftOut,
 }
 
-impl Merge {
+impl<U> Default for Merge<U> {
+    fn default() -> Merge<U> {
+        Merge {
+            has_turned: false,
+            seen: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            came: VecDeque::new(),
+            waits: 0,
+            lead: Duration::ZERO,
+            left_out: LeftOut::default(),
+        }
+    }
+}
+
+impl<U: Numbered> Merge<U> {
     /// A relay has brought an update to a group. `take` gets what is to be taken now, in order.
-    pub(crate) fn bring(
-        &mut self,
-        now: Time,
-        by: Brought,
-        update: Update,
-        mut take: impl FnMut(Update),
-    ) {
-        let src = update.from.address();
+    pub(crate) fn bring(&mut self, now: Time, by: Brought, update: U, mut take: impl FnMut(U)) {
+        let src = update.src();
         if by == Brought::ByNext && !self.has_turned {
             self.wait(now, src, update, &mut take);
             return;
         }
         // What the publisher sent before goes first: who brings this one does not bring that any more.
         while let Some((came, before)) =
-            self.take_waiting(src, |_, of| !is_after(of.series, update.series))
+            self.take_waiting(src, |_, of| !is_after(of.series(), update.series()))
         {
-            if before.series == update.series {
+            if before.series() == update.series() {
                 self.lead = self.lead.max(now.since(came));
             }
             self.pass(now, Brought::ByNext, before, &mut take);
@@ -90,7 +105,7 @@ impl Merge {
     }
 
     /// Time has passed: what has waited long enough is taken.
-    pub(crate) fn handle_timeout(&mut self, now: Time, mut take: impl FnMut(Update)) {
+    pub(crate) fn handle_timeout(&mut self, now: Time, mut take: impl FnMut(U)) {
         while let Some((came, src)) = self.came.front().copied() {
             if !self.has_turned && came + AHEAD > now {
                 return;
@@ -100,7 +115,7 @@ impl Merge {
     }
 
     /// The next relay leads from now on.
-    pub(crate) fn turn(&mut self, now: Time, take: impl FnMut(Update)) {
+    pub(crate) fn turn(&mut self, now: Time, take: impl FnMut(U)) {
         self.has_turned = true;
         self.handle_timeout(now, take);
     }
@@ -128,8 +143,9 @@ impl Merge {
         self.left_out
     }
 
-    fn wait(&mut self, now: Time, src: Address, update: Update, take: &mut impl FnMut(Update)) {
-        if self.seen.get(&src).is_some_and(|seen| !seen.is_silent(now) && seen.has(update.series)) {
+    fn wait(&mut self, now: Time, src: Address, update: U, take: &mut impl FnMut(U)) {
+        if self.seen.get(&src).is_some_and(|seen| !seen.is_silent(now) && seen.has(update.series()))
+        {
             self.left_out.doubled += 1;
             return;
         }
@@ -144,12 +160,7 @@ impl Merge {
     }
 
     /// Takes what came first, if it was not taken before its time.
-    fn release_first(
-        &mut self,
-        now: Time,
-        (came, src): (Time, Address),
-        take: &mut impl FnMut(Update),
-    ) {
+    fn release_first(&mut self, now: Time, (came, src): (Time, Address), take: &mut impl FnMut(U)) {
         self.came.pop_front();
         if let Some((_, first)) = self.take_waiting(src, |at, _| at <= came) {
             self.pass(now, Brought::ByNext, first, take);
@@ -159,8 +170,8 @@ impl Merge {
     fn take_waiting(
         &mut self,
         src: Address,
-        is_due: impl Fn(Time, &Update) -> bool,
-    ) -> Option<(Time, Update)> {
+        is_due: impl Fn(Time, &U) -> bool,
+    ) -> Option<(Time, U)> {
         let of_src = self.waiting.get_mut(&src)?;
         of_src.front().filter(|(came, update)| is_due(*came, update))?;
         let first = of_src.pop_front()?;
@@ -171,8 +182,8 @@ impl Merge {
         Some(first)
     }
 
-    fn pass(&mut self, now: Time, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
-        let (src, series) = (update.from.address(), update.series);
+    fn pass(&mut self, now: Time, by: Brought, update: U, take: &mut impl FnMut(U)) {
+        let (src, series) = (update.src(), update.series());
         if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
             // Nothing is known of this publisher: only the relay that leads is heard.
             match (by == Brought::ByNext) == self.has_turned {
@@ -285,17 +296,26 @@ fn place(series: u16) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Epoch, Participant};
-    use bytes::Bytes;
-    use canopy_wire::{Group, Level, Weight};
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
 
+    struct Update {
+        endpoint: u16,
+        series: u16,
+    }
+
+    impl Numbered for Update {
+        fn src(&self) -> Address {
+            Address::unicast(1, self.endpoint)
+        }
+
+        fn series(&self) -> u16 {
+            self.series
+        }
+    }
+
     fn update(endpoint: u16, series: u16) -> Update {
-        let from = Participant::new(1, endpoint).unwrap();
-        let (weight, object, level) = (Weight::ONE, 0, Level(0));
-        let (group, payload, epoch) = (Some(Group::new(1)), Bytes::new(), Epoch::default());
-        Update { from, group, series, level, weight, object, payload, epoch }
+        Update { endpoint, series }
     }
 
     /// What happens, in order of time.
@@ -377,7 +397,7 @@ mod tests {
         fn each_update_is_taken_once_and_in_order(case in case()) {
             let (mut merge, mut taken) = (Merge::default(), vec![Vec::new(); case.publishers.len()]);
             let mut take = |update: Update| {
-                taken[usize::from(update.from.endpoint()) - 1].push(update.series);
+                taken[usize::from(update.endpoint) - 1].push(update.series);
             };
             for (at, step) in case.steps() {
                 let now = Time::from_millis(at);
@@ -410,7 +430,7 @@ mod tests {
                 let by = if is_next { Brought::ByNext } else { Brought::ByOld };
                 let now = Time::from_millis(number as u64 / 2);
                 if number == 1500 {
-                    merge.turn(now, |update| taken.push(update.series));
+                    merge.turn(now, |update: Update| taken.push(update.series));
                 }
                 merge.bring(now, by, update(1, series), |update| taken.push(update.series));
             }
