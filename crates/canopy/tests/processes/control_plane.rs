@@ -55,6 +55,12 @@ impl Cluster {
         Server::relay(&[more, &flags, &["--controller-key", &self.key]].concat())
     }
 
+    /// Where a crowd joins the world `w`.
+    pub(crate) fn join_flags(&self) -> [String; 6] {
+        let (listen, key) = (self.listen.to_string(), self.key.clone());
+        ["--controller", &listen, "--controller-key", &key, "--world", "w"].map(str::to_owned)
+    }
+
     /// What a command prints that an operator gives, or why it fails.
     fn operate(&self, command: &[&str]) -> Result<String, String> {
         let folder = self.folder.path().to_str().unwrap();
@@ -682,8 +688,8 @@ fn walkers_show_credentials_to_a_controller_that_asks_for_them() {
     let _relays = ["r1", "r2"].map(|name| cluster.relay(name));
     cluster.until_relays_are(&["up", "up"]);
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
-    let listen = cluster.listen.to_string();
-    let to = ["--controller", &listen, "--controller-key", &cluster.key, "--world", "w"];
+    let to = cluster.join_flags();
+    let to: Vec<&str> = to.iter().map(String::as_str).collect();
     let walk = ["bots", "--json", "--trace", trace_file, "--token-key", signing];
     let walked = run(&[&walk[..], &to].concat());
     let report: Value = serde_json::from_slice(&walked.stdout).unwrap_or_else(|_| {

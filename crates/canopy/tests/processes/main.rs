@@ -5,6 +5,7 @@ mod areas;
 mod control_plane;
 mod controller;
 mod demo;
+mod drained;
 mod groupcast;
 mod hosts;
 mod kicked;
