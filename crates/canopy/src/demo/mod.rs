@@ -37,6 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// Starts a controller, relays, a crowd and a console on this machine; prints the console's address. The
@@ -75,6 +76,8 @@ const AREA_PER_WALKER: f64 = 8.0;
 const GENERATED_SECONDS: f64 = 600.0;
 /// With how many others a relay is joined by links.
 const DEGREE: usize = 3;
+/// Walkers renew three times as often, and hear then that their relay drains: whoever has that done looks on.
+const LEASE: Duration = Duration::from_secs(10);
 /// What a walker may send and be sent: more than any crowd of the demo takes.
 const MEMBER: canopy_plan::Limits = canopy_plan::Limits {
     send: Rate { bits: 1e6, packets: 200.0 },
@@ -219,7 +222,7 @@ async fn controller() -> anyhow::Result<Running> {
         issuer: SigningKey::from_seed(random()?),
         admits: Admits::Everybody,
         welcome: Welcome::All,
-        settings: Settings { degree: DEGREE, ..Settings::default() },
+        settings: Settings { degree: DEGREE, lease: LEASE, ..Settings::default() },
     };
     Running::start(MemoryStorage::default(), channels, parts)
 }

@@ -132,7 +132,10 @@ fn a_relay_drains_and_serves_again() {
     demo.until("everybody there", |net, _| all_up(net) && all_served(net) == Some(20));
     assert_eq!(demo.act("relays/7/drain"), 409);
     assert_eq!(demo.act("relays/2/drain"), 204);
-    demo.until("it drains", |net, _| net["relays"][2]["drains"] == true);
+    demo.until("it drains, and its walkers are at others", |net, _| {
+        let relay = &net["relays"][2];
+        relay["drains"] == true && relay["participants"] == 0 && all_served(net) == Some(20)
+    });
     assert_eq!(demo.act("relays/2/undrain"), 204);
     demo.until("it serves", |net, _| net["relays"][2]["drains"] == false && all_up(net));
 }
