@@ -86,6 +86,9 @@ const LAST_HEARD_MS: u64 = 700;
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
 /// Kinds of faults take turns.
 const KINDS: u16 = 6;
+/// A crowd that is later than this, milliseconds, is on a machine that stands still, or is too slow: relays that run there
+/// miss each other's signs of life as well.
+const STILL_MS: u64 = 500;
 /// How finely missing updates are told of, milliseconds.
 const STEP_MS: u64 = 100;
 /// Area for each generated walker, square metres.
@@ -325,6 +328,12 @@ impl FaultsCommand {
             print_note(
                 "not all faults are judged: the crowd has gone too soon, or too much is missing",
             );
+        }
+        if report.late_ms > STILL_MS {
+            print_note(format_args!(
+                "the crowd was {} ms late: this machine stood still, or is too slow, and what is wrong may be that alone",
+                report.late_ms
+            ));
         }
         let is_good = before == Before::default()
             && rows.iter().all(Row::is_good)

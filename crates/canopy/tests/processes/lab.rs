@@ -218,10 +218,17 @@ fn what_fails_under_a_crowd_is_mended_in_time() {
         println!("skipped: {error}");
         return;
     }
-    let output = run(&["lab", "faults", "--faults", "6", "--walkers", "24", "--json"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}\n{said}");
+    let fail = || {
+        let output = run(&["lab", "faults", "--faults", "6", "--walkers", "24", "--json"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), text, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (mut is_good, mut text, mut said) = fail();
+    if !is_good && said.contains("this machine stood still") {
+        println!("{said}\nonce more");
+        (is_good, text, said) = fail();
+    }
+    assert!(is_good, "{text}\n{said}");
     let outcome: serde_json::Value = serde_json::from_str(&text).unwrap();
     let faults = outcome["faults"].as_array().unwrap();
     let kinds: Vec<_> = faults.iter().map(|row| row["fault"].as_str().unwrap()).collect();
