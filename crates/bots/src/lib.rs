@@ -14,7 +14,6 @@ mod error;
 mod grid;
 mod issuer;
 mod joining;
-mod moving;
 mod participant;
 mod position;
 #[cfg(test)]

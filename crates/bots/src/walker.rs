@@ -1,9 +1,10 @@
 //! One walker: a participant with a socket and a session of its own.
 
+mod moving;
+
 use crate::config::{CrowdConfig, RelayTarget, Seats};
 use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
-use crate::moving::Moving;
 use crate::participant::set_out;
 use canopy_client::join::Place;
 use canopy_judge::Oracle;
@@ -12,6 +13,7 @@ use canopy_session::{Event, Identity, Session, SessionConfig, State};
 use canopy_wire::{
     Comtree, Group, Level, MAX_DATAGRAM, ROAMING, Record, RefusedReason, Time, Weight,
 };
+use moving::Moving;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -31,7 +33,7 @@ pub(crate) struct Told {
 /// By how many steps a weight must change to be worth asking again.
 const NOTICEABLE: u8 = 2;
 /// What the system says of a port where nothing listens.
-pub(crate) const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;
+const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;
 /// A relay that does not take the walker so long after it was asked is as good as lost.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -63,11 +65,11 @@ pub(crate) struct Walker {
     /// When the last datagram came.
     pub(crate) heard: Time,
     /// Its address as its relay was told, by which its place is given back; empty without a controller.
-    pub(crate) place: String,
+    place: String,
     /// When it set out to its relay.
-    pub(crate) set_out: Time,
+    set_out: Time,
     /// The relay's host says that nothing listens there.
-    pub(crate) nothing_listens: bool,
+    nothing_listens: bool,
     /// What it has beside, while it goes to another relay.
     pub(crate) moving: Option<Box<Moving>>,
     /// Since when it lacks its relay, or some of its subscriptions after that.
@@ -192,12 +194,12 @@ impl Walker {
     }
 
     /// Whether all that it wants is acknowledged.
-    pub(crate) fn has_all(&self) -> bool {
+    fn has_all(&self) -> bool {
         self.cells.values().all(|wish| wish.held.is_some())
     }
 
     /// It is without its relay.
-    pub(crate) fn lose(&mut self) {
+    fn lose(&mut self) {
         self.lost.get_or_insert(self.heard);
         self.cells.values_mut().for_each(|wish| wish.held = None);
     }
@@ -332,7 +334,7 @@ impl Walker {
     }
 
     /// Whether it wants a group's updates of this level.
-    pub(crate) fn wants(&self, grid: &Grid, group: Group, level: Level) -> bool {
+    fn wants(&self, grid: &Grid, group: Group, level: Level) -> bool {
         let is_it =
             |(cell, wish): (&Cell, &Wish)| grid.group_of(*cell) == group && level <= wish.level;
         self.cells.iter().any(is_it)

@@ -1,12 +1,12 @@
 //! A walker goes to another relay without a break: what it has beside its session meanwhile.
 
+use super::{CONNECTION_REFUSED, Told, Walker};
 use crate::arrival::Arrival;
 use crate::config::{RelayTarget, Seats};
 use crate::error::CrowdError;
 use crate::grid::Grid;
 use crate::participant::set_out;
 use crate::trace::Row;
-use crate::walker::{CONNECTION_REFUSED, Told, Walker};
 use canopy_client::join::Place;
 use canopy_judge::{Oracle, Received};
 use canopy_net::{Clock, Readiness, Receiver, Socket};
