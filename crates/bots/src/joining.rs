@@ -73,6 +73,8 @@ pub(crate) struct Seat {
     lacks_a_relay: bool,
     /// How often it was answered since it lacks its relay, or was refused.
     in_vain: u32,
+    /// How long its place was to last that it was given last.
+    lease: Duration,
 }
 
 impl Seat {
@@ -83,7 +85,8 @@ impl Seat {
         at: (f64, f64),
     ) -> Seat {
         let (appears, ask_at, lacks_a_relay, in_vain) = (Some(at), None, false, 0);
-        Seat { number, key, credential, identity, appears, ask_at, lacks_a_relay, in_vain }
+        let lease = Duration::ZERO;
+        Seat { number, key, credential, identity, appears, ask_at, lacks_a_relay, in_vain, lease }
     }
 
     /// Whether it is time to ask: at once when its relay is lost.
@@ -102,7 +105,7 @@ impl Seat {
         let spread = Duration::from_millis((walker * 37 % SPREAD).into());
         let pause = match lease {
             Some(lease) => {
-                self.in_vain = 0;
+                (self.in_vain, self.lease) = (0, lease);
                 (lease / RENEWALS).max(ASK_AGAIN) + spread
             }
             None => {
@@ -204,7 +207,10 @@ impl Joining {
         let walker = answered.walker;
         if let Some(seat) = &mut self.seats[walker as usize] {
             let place = answered.place.as_ref().ok().filter(|_| !lacks(walker));
-            seat.take_answer(now, walker, place.map(|place| place.lease));
+            // Who gets no other place keeps its own, and asks for another with the next renewal.
+            let stays = answered.relocates && answered.place.is_err() && !lacks(walker);
+            let kept = stays.then_some(seat.lease);
+            seat.take_answer(now, walker, place.map(|place| place.lease).or(kept));
             if place.is_some_and(|place| place.drains) && !answered.relocates {
                 seat.ask_at = None;
                 if let Some(seat) = &self.seats[walker as usize] {

@@ -117,7 +117,7 @@ pub struct Report {
     pub subscriptions_refused: u64,
     /// Sessions lost and made again.
     pub reconnects: u64,
-    /// How often a walker turned to another relay, because the controller said so.
+    /// How often a walker turned to another relay, because the controller said so: its own was lost, or drains.
     pub moves: u64,
     /// When walkers were without their relay.
     pub outages: Vec<Outage>,

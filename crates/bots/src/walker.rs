@@ -24,7 +24,7 @@ pub(crate) struct Told {
     pub(crate) subscriptions_changed: u64,
     pub(crate) subscriptions_refused: u64,
     pub(crate) reconnects: u64,
-    /// Those of walkers that have left.
+    /// Those of sessions that are over, and what came back over the other relay of a walker that moves.
     pub(crate) echoes: u64,
     /// What a walker's relay refused since this was last taken.
     pub(crate) refused: Option<RefusedReason>,
@@ -65,7 +65,7 @@ pub(crate) struct Walker {
     /// When the last datagram came.
     pub(crate) heard: Time,
     /// Its address as its relay was told, by which its place is given back; empty without a controller.
-    place: String,
+    pub(crate) place: String,
     /// When it set out to its relay.
     set_out: Time,
     /// The relay's host says that nothing listens there.
@@ -356,6 +356,11 @@ impl Walker {
     /// The cells to which its subscription is acknowledged, with their levels.
     pub(crate) fn acknowledged(&self) -> Vec<(Cell, Level)> {
         self.cells.iter().filter_map(|(cell, wish)| Some((*cell, wish.held?))).collect()
+    }
+
+    /// Whether it is leaving, or has left.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self.session.state(), State::Leaving | State::Closed)
     }
 
     /// Whether [`Walker::leave`] would be understood: it is not under way already, nor is there a

@@ -121,7 +121,6 @@ pub mod join;
 #[cfg(feature = "join")]
 mod keep;
 mod member;
-#[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
 #[cfg(test)]
 mod pair;
 mod participant;

@@ -528,11 +528,12 @@ impl Oracle {
     /// How long before an update was published its receiver's subscription must have been
     /// acknowledged, so that the publisher's relay, or one on the way from it, must know of it.
     fn propagation(&self, update: &Update, receiver: usize) -> Duration {
-        let relay = |participant: usize| self.standings[participant].relay;
-        match relay(update.publish.publisher) == relay(receiver) {
-            true => Duration::ZERO,
-            false => self.rules.propagation,
-        }
+        let ends = [update.publish.publisher, receiver].map(|of| &self.standings[of]);
+        // Shortly after it has turned to another relay, what matters may have been known at the one before.
+        let turned = ends.iter().filter_map(|end| end.turned).max();
+        let is_long_ago = |turned| turned + self.rules.propagation <= update.published;
+        let are_beside = ends[0].relay == ends[1].relay && turned.is_none_or(is_long_ago);
+        if are_beside { Duration::ZERO } else { self.rules.propagation }
     }
 
     fn unexpected(&mut self, now: Time, participant: usize, what: &str) {

@@ -12,6 +12,8 @@ pub(crate) struct Standing {
     pub(crate) comtree: Comtree,
     /// The relay that it is a participant of, by number.
     pub(crate) relay: u32,
+    /// When it has turned to that relay without a break, if it has.
+    pub(crate) turned: Option<Time>,
     /// The number of its latest connection to the relay; 0 before the first.
     pub(crate) connection: u64,
     /// Its application runs and wants to be in the world.
@@ -59,6 +61,7 @@ impl Standing {
         Standing {
             comtree,
             relay: 0,
+            turned: None,
             connection: 0,
             present: false,
             connected: false,
@@ -139,6 +142,7 @@ impl Standing {
             until.get_or_insert(now);
             *since
         });
+        self.turned = Some(now);
         self.forget_addresses();
         self.addresses.push((address, since, None));
     }

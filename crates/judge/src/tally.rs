@@ -60,7 +60,7 @@ pub struct Tally {
     pub broken: u64,
     /// The first things that are wrong, in words.
     pub findings: Vec<String>,
-    /// Which of these are missing deliveries.
+    /// How many of these are missing deliveries.
     missing_in_words: usize,
 }
 

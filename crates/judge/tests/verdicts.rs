@@ -122,6 +122,27 @@ fn much_that_is_missing_takes_no_words_from_what_is_wrong_later() {
     assert!(tally.findings[12].contains("participant 2 got again"), "{tally:?}");
 }
 
+/// Participant 2 turns to another relay between two updates, without a break.
+#[test]
+fn it_finds_what_is_missing_double_or_overtaken_across_a_hand_over() {
+    let judged_with = |before: &[usize], after: &[usize], late: &[usize]| {
+        let mut oracle = oracle();
+        let first = publish(&mut oracle, 100, GROUP, LEVEL);
+        deliver(&mut oracle, 101, before, first);
+        oracle.hand_over(at(102), 2, Address::unicast(2, 3));
+        let second = publish(&mut oracle, 103, GROUP, LEVEL);
+        deliver(&mut oracle, 104, after, second);
+        deliver(&mut oracle, 105, late, first);
+        let tally = judged(oracle);
+        [tally.missing, tally.duplicates, tally.out_of_order, tally.unexpected]
+    };
+    assert_eq!(judged_with(&[1, 2], &[1, 2], &[]), [0; 4]);
+    assert_eq!(judged_with(&[1, 2], &[1], &[]), [1, 0, 0, 0]);
+    assert_eq!(judged_with(&[1], &[1, 2], &[]), [1, 0, 0, 0]);
+    assert_eq!(judged_with(&[1, 2], &[1, 2], &[2]), [0, 1, 0, 0]);
+    assert_eq!(judged_with(&[1], &[1, 2], &[2]), [0, 0, 1, 0]);
+}
+
 /// The network doubles an update on its way to the relay, and takes the first of what the relay
 /// then sends: the second comes later than what was published after it.
 #[test]

@@ -71,24 +71,33 @@ impl Crowd<'_> {
             self.appear(now, walker, at);
             return Ok(());
         }
-        let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
+        let walker = self.walkers[number as usize].as_mut();
+        let Some(walker) = walker.filter(|walker| !walker.is_left()) else { return Ok(()) };
         if walker.relay == target.0 {
             // The relay says what it thinks of it; a session that was lost begins with it. One that is silent
             // says nothing, and gets the next one.
             if !walker.session.is_silent() {
                 let _ = walker.session.set_token(place.token.into_bytes());
             }
-        } else if !walker.lacks_a_relay(now) {
-            let ready = (&self.readiness, self.config.seats.as_ref());
-            walker.move_to(now, target, &place, ready)?;
-        } else {
+            walker.place = place.address;
+            self.turn(number, now);
+            return Ok(());
+        }
+        let lacks_a_relay = walker.lacks_a_relay(now);
+        let held = walker.end_move(now);
+        let ready = (&self.readiness, self.config.seats.as_ref());
+        if lacks_a_relay {
             self.relays.go(Some(walker.relay), target.0);
-            let ready = (&self.readiness, self.config.seats.as_ref());
-            walker.moving = None;
             walker.turn_to(now, target, &place, ready)?;
             reside(&mut self.oracle);
             self.moves += 1;
+        } else if walker.move_to(now, target, &place, ready).is_err()
+            && let Some(joining) = &self.joining
+        {
+            // There is no socket for a second session: it stays.
+            joining.give_back(number, place.address);
         }
+        held.iter().for_each(|row| self.send(row));
         self.turn(number, now);
         Ok(())
     }

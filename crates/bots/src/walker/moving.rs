@@ -20,6 +20,7 @@ struct Other {
     relay: usize,
     session: Session,
     socket: Socket,
+    set_out: Time,
     nothing_listens: bool,
     /// The walker's address there, by which the place is given back.
     address: String,
@@ -84,7 +85,8 @@ impl Other {
         let mut out = [0; MAX_DATAGRAM];
         while let Some(len) = self.session.poll_transmit(now, &mut out) {
             // What the kernel does not take is repeated by the session.
-            let _ = self.socket.send(&out[..len]);
+            let sent = self.socket.send(&out[..len]);
+            self.nothing_listens |= sent.is_err_and(|error| error.kind() == CONNECTION_REFUSED);
         }
     }
 }
@@ -105,7 +107,8 @@ impl Walker {
         let token = place.token.clone().into_bytes();
         let session = self.session.beside(target.key, token, config.seed);
         let address = place.address.clone();
-        let other = Some(Other { relay, session, socket, nothing_listens: false, address });
+        let (set_out, nothing_listens) = (now, false);
+        let other = Some(Other { relay, session, socket, set_out, nothing_listens, address });
         let was = self.is_connected().then(|| self.session.address());
         self.moving = Some(Box::new(Moving { course: Handover::new(now, was), other, held: None }));
         Ok(())
@@ -195,7 +198,10 @@ impl Walker {
                         moved.given_back = moving.other.take().map(|old| old.address);
                     }
                 }
-                Step::End => return moved,
+                Step::End => {
+                    moved.due = moving.take_held();
+                    return moved;
+                }
             }
         }
         moving.course.handle_timeout(now, |arrival| to.push(arrival.heard(now)));
@@ -222,7 +228,8 @@ impl Walker {
         mem::swap(&mut self.relay, &mut other.relay);
         mem::swap(&mut self.nothing_listens, &mut other.nothing_listens);
         mem::swap(&mut self.place, &mut other.address);
-        self.set_out = now;
+        mem::swap(&mut self.set_out, &mut other.set_out);
+        told.echoes += other.session.echoes();
         let number = self.number as usize;
         if is_lost {
             if other.is_in() {
@@ -240,7 +247,7 @@ impl Walker {
         } else {
             oracle.hand_over(now, number, self.session.address());
         }
-        if !self.has_all() {
+        if self.cells.values().any(|wish| wish.held != Some(wish.level)) {
             // What the next relay has acknowledged by now, it acknowledges again.
             self.session.renew_subscriptions();
         }
@@ -264,7 +271,7 @@ impl Walker {
         let Some(mut moving) = self.moving.take() else { return Vec::new() };
         // All places are given back, or their leases end.
         moving.end(now);
-        moving.held.map(|(_, rows)| rows).unwrap_or_default()
+        moving.take_held()
     }
 }
 
@@ -280,7 +287,10 @@ impl Moving {
 
     fn take_due(&mut self, now: Time) -> Vec<Row> {
         let is_due = self.held.as_ref().is_some_and(|(until, _)| *until <= now);
-        let held = if is_due { self.held.take() } else { None };
-        held.map(|(_, rows)| rows).unwrap_or_default()
+        if is_due { self.take_held() } else { Vec::new() }
+    }
+
+    fn take_held(&mut self) -> Vec<Row> {
+        self.held.take().map(|(_, rows)| rows).unwrap_or_default()
     }
 }

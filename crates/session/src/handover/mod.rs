@@ -290,7 +290,11 @@ impl<U: Numbered> Handover<U> {
             | Phase::Overlapping { until }
             | Phase::Lingering { until }
             | Phase::Afterwards { until } => Some(until),
-            Phase::Leaving => None,
+            // Its last word may be said by now.
+            Phase::Leaving => {
+                let is_over = other.is_none_or(|other| other.state() != State::Leaving);
+                is_over.then_some(Time::ZERO)
+            }
         };
         let session = other.and_then(Session::poll_timeout);
         [phase, session, self.merge.due()].into_iter().flatten().min()
