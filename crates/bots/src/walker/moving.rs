@@ -119,7 +119,8 @@ impl Walker {
         self.moving.as_ref().is_some_and(|moving| moving.other.is_some())
     }
 
-    /// Keeps what it is to publish, while what it has published over its old relay is still on its way.
+    /// Keeps what it is to publish, while what it has published over its old relay is still on its way. False if it is to
+    /// be published at once.
     pub(crate) fn hold_back(&mut self, row: &Row) -> bool {
         let held = self.moving.as_mut().and_then(|moving| moving.held.as_mut());
         held.map(|(_, rows)| rows.push(*row)).is_some()
