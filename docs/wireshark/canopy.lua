@@ -46,7 +46,7 @@ local GROUP_BIT = 0x80000000
 local NO_SESSION = 0xffffff
 
 local UPDATES, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x03, 0x04
-local ROUTE_REPLY, LINK_HELLO = 0x08, 0x09
+local ROUTE_REPLY, LINK_HELLO, WAY_SEARCH = 0x08, 0x09, 0x0a
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN, GONE = 0x19, 0x1a, 0x1b, 0x1c
@@ -61,6 +61,7 @@ local KINDS = {
   [SUBSCRIBE_ACK] = "Subscribe-ack",
   [ROUTE_REPLY] = "Route-reply",
   [LINK_HELLO] = "Link-hello",
+  [WAY_SEARCH] = "Way-search",
   [HELLO] = "Hello",
   [COOKIE] = "Cookie",
   [CONNECT] = "Connect",
@@ -150,6 +151,12 @@ local REQUEST_STATUSES = {
   [2] = "unknown address",
   [3] = "token not taken",
   [4] = "full",
+}
+local WAY_WORDS = {
+  [0] = "asks",
+  [1] = "is answered by %s",
+  [2] = "is answered by %s, which is taken",
+  [3] = "was answered by %s, which has ended",
 }
 local ROUTE_ANSWERS = { [0] = "nobody has it", [1] = "this way leads there" }
 local REFUSED_REASONS = {
@@ -264,6 +271,10 @@ local f = {
   hello_sent = ProtoField.uint32("canopy.link_hello.sent", "Packets sent"),
   hello_loss = ProtoField.uint16("canopy.link_hello.loss", "Loss (of 65535)"),
   hello_lifetime = ProtoField.uint32("canopy.link_hello.lifetime", "Lifetime of subscriptions (ms)"),
+  way_seeker = ProtoField.uint16("canopy.way_search.seeker", "Seeker"),
+  way_number = ProtoField.uint32("canopy.way_search.number", "Number"),
+  way_word = ProtoField.uint8("canopy.way_search.word", "Word"),
+  way_answer = ProtoField.uint64("canopy.way_search.answer", "Answer"),
   route_to = ProtoField.uint32("canopy.route_reply.to", "To", base.HEX),
   route_about = ProtoField.uint32("canopy.route_reply.about", "About", base.HEX),
   route_answer = ProtoField.uint8("canopy.route_reply.answer", "Answer", base.DEC, ROUTE_ANSWERS),
@@ -744,6 +755,17 @@ local function find_route_fault(ranges)
   return not ROUTE_ANSWERS[answer] and string.format("answer %d", answer)
 end
 
+local function say_way(ranges)
+  local word = WAY_WORDS[ranges[3]:uint()] or "says something unknown"
+  local said = string.format(word, tostring(ranges[4]:uint64()))
+  return string.format("search %d of %d %s", ranges[2]:uint(), ranges[1]:uint(), said)
+end
+
+local function find_way_fault(ranges)
+  local word = ranges[3]:uint()
+  return not WAY_WORDS[word] and string.format("word %d", word)
+end
+
 local BODIES = {
   [UPDATES] = dissect_updates,
   [SUBSCRIBE] = dissect_subscribe,
@@ -761,6 +783,9 @@ local BODIES = {
       ranges[5]:uint() * 100 / 0xffff
     )
   end),
+  [WAY_SEARCH] = fixed(15, {
+    { f.way_seeker, 2 }, { f.way_number, 4 }, { f.way_word, 1 }, { f.way_answer, 8 },
+  }, say_way, find_way_fault),
   [HELLO] = fixed(HELLO_LEN - HEADER_LEN, { { f.nonce, 8 } }, say_nonce),
   [COOKIE] = fixed(56, { { f.nonce, 8 }, { f.cookie, 16 }, { f.relay_key, 32 } }, say_nonce),
   [CONNECT] = with_message(24, { { f.nonce, 8 }, { f.cookie, 16 } }),

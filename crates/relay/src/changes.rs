@@ -7,7 +7,7 @@ use crate::meters::Budget;
 use crate::thin::{Down, Fairness};
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
-use canopy_wire::{Address, Comtree, PORTABLE_SITES, Path, Time};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES, Path, Time, WaySearch};
 use core::net::IpAddr;
 use std::sync::Arc;
 
@@ -207,6 +207,17 @@ pub enum Change {
         /// Bits a second; 0 is none, and an equal part of what the others' guarantees leave.
         bits: u64,
     },
+    /// Tell a neighbour something of a search for a way to a comtree's root. It is lost if the link is down.
+    Search {
+        /// The neighbour's key.
+        key: PublicKey,
+        /// The data thread that has the link.
+        thread: u16,
+        /// The comtree.
+        comtree: Comtree,
+        /// What.
+        search: WaySearch,
+    },
     /// Nothing that is sent to this address arrives: send nothing there until `until`, so that it
     /// takes nobody else's room in the kernel's queues.
     Mute {
@@ -228,6 +239,7 @@ impl Change {
             Change::AddLink(LinkConfig { thread, .. })
             | Change::RemoveLink { thread, .. }
             | Change::SetLinkCapacity { thread, .. }
+            | Change::Search { thread, .. }
             | Change::AddBranch(BranchConfig { id: BranchId { thread, .. }, .. })
             | Change::RemoveBranch(BranchId { thread, .. })
             | Change::SetBranchRole { branch: BranchId { thread, .. }, .. }

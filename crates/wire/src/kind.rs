@@ -29,6 +29,8 @@ kinds! {
     RouteReply = 0x08,
     /// A relay's sign of life on a link.
     LinkHello = 0x09,
+    /// Relays look for a way to a comtree's root without a controller, or have found one.
+    WaySearch = 0x0a,
     /// First packet of a participant.
     Hello = 0x10,
     /// The relay's stateless answer to a hello.

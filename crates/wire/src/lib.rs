@@ -49,7 +49,7 @@ pub use kind::{Class, Kind};
 pub use lane::Lane;
 pub use link::LinkJoin;
 pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
-pub use overlay::{LinkHello, RouteReply};
+pub use overlay::{LinkHello, RouteReply, WaySearch, WayWord};
 pub use packet::Packet;
 pub use path::Path;
 pub use path_report::{Asked, Probe, Report, Thinning, Traffic};

@@ -1,4 +1,4 @@
-//! What relays tell each other over a link: that they are there, and which way leads to whom.
+//! What relays tell each other over a link: that they are there, which way leads to whom, and which to the root.
 
 use crate::fields::{Fields, encode};
 use crate::{Address, Comtree, Header, Kind, Packet, SessionId, WireError};
@@ -33,6 +33,34 @@ pub struct RouteReply {
     pub is_there: bool,
     /// How many relays it may pass from here on.
     pub hops: u8,
+}
+
+/// A relay that has lost its parent on a comtree, and has no controller, looks for another way to the root. The question
+/// goes from relay to relay until it reaches the root, and the answer comes back by the same way. Each relay on it learns
+/// from which neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaySearch {
+    /// The site of the relay that looks.
+    pub seeker: u16,
+    /// Its number among that relay's searches.
+    pub number: u32,
+    /// What is said.
+    pub word: WayWord,
+    /// How many relays it may pass from here on.
+    pub hops: u8,
+}
+
+/// What is said in a search. The root gives each answer a number: none twice, and later ones have higher ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayWord {
+    /// Where is the root?
+    Ask,
+    /// This way.
+    Answer(u64),
+    /// To whoever has brought this answer: it is the parent from now on.
+    Taken(u64),
+    /// To whoever has taken this answer: it is no child here any more.
+    Ended(u64),
 }
 
 impl LinkHello {
@@ -70,6 +98,45 @@ impl LinkHello {
             loss: fields.u16()?,
             lifetime: fields.u32()?,
         })
+    }
+}
+
+impl WaySearch {
+    const LEN: usize = 15;
+
+    /// Writes the packet into `out` and returns its length.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if `out` is too short.
+    pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
+        let WaySearch { seeker, number, word, hops } = *self;
+        let header = Header::new(Kind::WaySearch, SessionId::NONE, comtree);
+        let (word, answer) = match word {
+            WayWord::Ask => (0, 0),
+            WayWord::Answer(answer) => (1, answer),
+            WayWord::Taken(answer) => (2, answer),
+            WayWord::Ended(answer) => (3, answer),
+        };
+        let fields: [&[u8]; 4] =
+            [&seeker.to_be_bytes(), &number.to_be_bytes(), &[word], &answer.to_be_bytes()];
+        encode(&Header { hop_limit: hops, ..header }, &fields, WaySearch::LEN, out)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`WireError::TooShort`]; [`WireError::Field`] if the word is none of those that there are.
+    pub fn decode(packet: &Packet<'_>) -> Result<WaySearch, WireError> {
+        let mut fields = Fields::new(packet, WaySearch::LEN)?;
+        let (seeker, number) = (fields.u16()?, fields.u32()?);
+        let word = match (fields.u8()?, fields.u64()?) {
+            (0, _) => WayWord::Ask,
+            (1, answer) => WayWord::Answer(answer),
+            (2, answer) => WayWord::Taken(answer),
+            (3, answer) => WayWord::Ended(answer),
+            _ => return Err(WireError::Field("word")),
+        };
+        Ok(WaySearch { seeker, number, word, hops: packet.header().hop_limit })
     }
 }
 
@@ -114,6 +181,12 @@ mod tests {
     use crate::{HEADER_LEN, seeded};
     use proptest::prelude::*;
 
+    fn any_word() -> impl Strategy<Value = WayWord> {
+        let of_answer = any::<u64>().prop_map(WayWord::Answer);
+        let taken = any::<u64>().prop_map(WayWord::Taken);
+        prop_oneof![Just(WayWord::Ask), of_answer, taken, any::<u64>().prop_map(WayWord::Ended)]
+    }
+
     proptest! {
         #![proptest_config(seeded())]
 
@@ -121,6 +194,7 @@ mod tests {
         fn what_relays_tell_each_other_survives_the_wire(
             stamp: u64, echo: u64, held: u32, sent: u32, loss: u16, lifetime: u32,
             to in 0..1u32 << 31, about in 0..1u32 << 31, is_there: bool, hops: u8,
+            seeker: u16, number: u32, word in any_word(),
         ) {
             let mut out = [0xff; 64];
             let hello = LinkHello { stamp, echo, held, sent, loss, lifetime };
@@ -131,17 +205,22 @@ mod tests {
             let packet = Packet::new_checked(&out[..len]).unwrap();
             prop_assert_eq!(packet.header().comtree, Comtree(5));
             prop_assert_eq!(RouteReply::decode(&packet), Ok(reply));
+            let search = WaySearch { seeker, number, word, hops };
+            let len = search.encode(Comtree(5), &mut out).unwrap();
+            let packet = Packet::new_checked(&out[..len]).unwrap();
+            prop_assert_eq!((packet.header().comtree, WaySearch::decode(&packet)), (Comtree(5), Ok(search)));
         }
 
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..40)) {
-            for kind in [Kind::LinkHello, Kind::RouteReply] {
+            for kind in [Kind::LinkHello, Kind::RouteReply, Kind::WaySearch] {
                 let mut out = [0; 64];
                 let header = Header::new(kind, SessionId::NONE, Comtree(1));
                 let len = header.encode_packet(&body, &mut out).unwrap();
                 prop_assert_eq!(len, HEADER_LEN + body.len());
                 let packet = Packet::new_checked(&out[..len]).unwrap();
                 let _ = (LinkHello::decode(&packet), RouteReply::decode(&packet));
+                let _ = WaySearch::decode(&packet);
             }
         }
     }

@@ -13,7 +13,7 @@ use canopy_wire::{
     Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Gone, GroupKey,
     GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM,
     NumberedRequest, Packet, Probe, Rebind, Record, Refused, Report, Response, RouteReply,
-    Subscribe, SubscribeAck, Unknown, VERSION, Weight, WireError,
+    Subscribe, SubscribeAck, Unknown, VERSION, WaySearch, Weight, WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
@@ -402,6 +402,7 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::SubscribeAck => SubscribeAck::new_checked(&packet).map(drop),
         Kind::RouteReply => RouteReply::decode(&packet).map(drop),
         Kind::LinkHello => LinkHello::decode(&packet).map(drop),
+        Kind::WaySearch => WaySearch::decode(&packet).map(drop),
         Kind::Hello => Hello::decode(&packet).map(drop),
         Kind::Cookie => Cookie::decode(&packet).map(drop),
         Kind::Connect => Connect::decode(&packet).map(drop),

@@ -78,6 +78,10 @@ impl Relay {
             Change::SetBranchGuarantee { branch, bits } => {
                 self.set_branch_guarantee(now, &branch, bits)
             }
+            Change::Search { key, comtree, search, .. } => {
+                self.send_search(&key, comtree, search);
+                Ok(())
+            }
             Change::Mute { ip, until } => self.mute(now, ip.to_canonical(), until),
             Change::Drain => {
                 self.is_draining = true;

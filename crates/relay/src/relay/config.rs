@@ -12,7 +12,7 @@ use crate::subscriptions::{Most, TableLimits};
 use crate::timing::Mode;
 use canopy_session::{PacketsPerKey, PublicKey, SessionLimits, SessionsConfig, derive};
 use canopy_token::UnixTime;
-use canopy_wire::{Address, Comtree, Excess, Path, Tag};
+use canopy_wire::{Address, Comtree, Excess, Path, Tag, WaySearch};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -146,6 +146,15 @@ pub enum Notice {
     ParentAsked {
         /// The comtree.
         comtree: Comtree,
+    },
+    /// A neighbour says something of a search for a way to a comtree's root.
+    Search {
+        /// The neighbour's key.
+        key: PublicKey,
+        /// The comtree.
+        comtree: Comtree,
+        /// What.
+        search: WaySearch,
     },
     /// A participant is no longer there.
     Left {

@@ -2,7 +2,7 @@
 //! send signs of life. From the handshake on both have the link as a session of their own.
 
 use super::joining::Applicant;
-use super::{Notice, Relay, SWEEP_EVERY};
+use super::{MAX_NOTICES, Notice, Relay, SWEEP_EVERY};
 use crate::changes::{LinkConfig, Refusal};
 use crate::index::fold;
 use crate::pulse::Pulse;
@@ -15,12 +15,15 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Comtree, Downlink, DropReason, Kind, LinkHello, LinkJoin, Packet, Path, RefusedReason,
-    Suite, Time,
+    Suite, Time, WaySearch,
 };
 use core::time::Duration;
 
 /// Links are looked at this often at least while one is up; whoever comes later was late itself.
 const LOOK_EVERY: Duration = Duration::from_millis(75);
+
+/// How many notices wait at most when one of a search is added.
+const MOST_SEARCHES: usize = MAX_NOTICES / 2;
 
 /// Room for a hello and its seal.
 const HELLO_ROOM: usize = 64;
@@ -257,6 +260,33 @@ impl Relay {
         let hello = LinkHello::decode(packet)?;
         link.pulse.take(now, self.waited, &hello, self.sessions.link_traffic(session));
         self.sessions.heard_on_link(now, session);
+        Ok(())
+    }
+
+    /// Tells a neighbour something of a search, if the link with it is up.
+    pub(super) fn send_search(&mut self, key: &PublicKey, comtree: Comtree, search: WaySearch) {
+        let mut packet = [0; HELLO_ROOM];
+        if let Ok(len) = search.encode(comtree, &mut packet) {
+            // What is lost is asked again.
+            self.send_over_link(key, &packet[..len]);
+        }
+    }
+
+    /// Takes what a neighbour says of a search; it is for whoever runs this relay.
+    pub(super) fn take_search(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let session = self.admit_session(now, from, packet)?;
+        let key = *self.link_at(session).ok_or(DropReason::UnexpectedKind)?.key();
+        let (comtree, search) = (packet.header().comtree, WaySearch::decode(packet)?);
+        self.comtrees.find(comtree).ok_or(DropReason::UnknownComtree)?;
+        // However much is asked, links are told of. What is lost is asked again.
+        if self.notices.len() < MOST_SEARCHES {
+            self.note(Notice::Search { key, comtree, search });
+        }
         Ok(())
     }
 

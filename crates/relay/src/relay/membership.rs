@@ -24,6 +24,7 @@ impl Relay {
             Kind::Cookie | Kind::Connected | Kind::Refused => self.take_answer(now, from, packet),
             Kind::LinkHello => self.take_link_hello(now, from, packet),
             Kind::SubscribeAck => self.take_subscribe_ack(now, from, packet),
+            Kind::WaySearch => self.take_search(now, from, packet),
             Kind::RouteReply => self.take_route_reply(now, from, packet),
             Kind::GroupKeyHeld => self.take_held_key(now, from, packet),
             Kind::Report => self.take_report(now, from, packet),

@@ -6,13 +6,13 @@ use crate::support::{
     session_of,
 };
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, Change, Gate, GateLimits, LinkConfig, Mode, Relay,
+    BranchConfig, BranchId, BranchRole, Change, Gate, GateLimits, LinkConfig, Mode, Notice, Relay,
     RelayConfig, Siblings,
 };
 use canopy_session::{Call, Identity, PublicKey, Session, SessionConfig, State};
 use canopy_wire::{
     DropReason, Flags, Header, Keepalive, Kind, Leave, LeaveReason, Path, RefusedReason, SessionId,
-    Time,
+    Time, WaySearch, WayWord,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -338,6 +338,28 @@ fn a_neighbour_is_no_participant() {
         elsewhere.encode_packet(&[], out).unwrap()
     });
     assert_eq!(is_up(&world), [true, true]);
+}
+
+/// What relays say of ways to a root is for whoever runs them, over a link that is up, of a comtree that both carry.
+#[test]
+fn a_search_for_a_way_is_handed_over_as_it_was_said() {
+    let mut world = two();
+    world.settle();
+    let [key, from] = [1, 0].map(|relay| world.key_of(relay));
+    let search = WaySearch { seeker: 7, number: 3, word: WayWord::Answer(9), hops: 60 };
+    let mut say = |comtree| {
+        while world.threads[1].poll_notice().is_some() {}
+        let change = Change::Search { key, thread: 0, comtree, search };
+        let now = world.now;
+        world.threads[0].apply(now, change).unwrap();
+        let sent = world.collect(0);
+        world.carry(0, sent);
+        let told = world.threads[1].poll_notice();
+        (told, world.threads[1].counters().dropped(DropReason::UnknownComtree))
+    };
+    let told = Notice::Search { key: from, comtree: COMTREE, search };
+    assert_eq!(say(COMTREE), (Some(told), 0));
+    assert_eq!(say(canopy_wire::Comtree(77)), (None, 1));
 }
 
 /// Relays of one ip:port each, whose kernels steer by the number in a datagram's header.

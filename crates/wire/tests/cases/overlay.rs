@@ -2,7 +2,7 @@
 //! receiver does once it is opened.
 
 use super::{COMTREE, Case, ELSEWHERE, SENDER, altered, case, malformed, written};
-use canopy_wire::{HEADER_LEN, LinkHello, RouteReply};
+use canopy_wire::{HEADER_LEN, LinkHello, RouteReply, WaySearch, WayWord};
 
 fn link_hello() -> Vec<u8> {
     let (loss, lifetime) = (0x1fff, 60_000);
@@ -13,6 +13,11 @@ fn link_hello() -> Vec<u8> {
 fn route_reply(is_there: bool) -> Vec<u8> {
     let reply = RouteReply { to: SENDER, about: ELSEWHERE, is_there, hops: 30 };
     written(|out| reply.encode(COMTREE, out))
+}
+
+fn way_search(word: WayWord) -> Vec<u8> {
+    let search = WaySearch { seeker: 12, number: 3, word, hops: 60 };
+    written(|out| search.encode(COMTREE, out))
 }
 
 pub(crate) fn overlay_cases() -> Vec<Case> {
@@ -51,6 +56,32 @@ pub(crate) fn overlay_cases() -> Vec<Case> {
             "Route-reply, comtree 9, to 1.2 about 2.7: nobody has it",
             &[("canopy.route_reply.answer", "0"), ("canopy.ignored", "010203")],
         ),
+        case(
+            way_search(WayWord::Ask),
+            "Way-search, comtree 9, search 3 of 12 asks",
+            &[
+                ("canopy.kind", "0x0a"),
+                ("canopy.hop_limit", "60"),
+                ("canopy.way_search.seeker", "12"),
+                ("canopy.way_search.number", "3"),
+                ("canopy.way_search.word", "0"),
+            ],
+        ),
+        case(
+            way_search(WayWord::Answer(1 << 33)),
+            "Way-search, comtree 9, search 3 of 12 is answered by 8589934592",
+            &[("canopy.way_search.answer", "8589934592")],
+        ),
+        case(
+            way_search(WayWord::Taken(7)),
+            "Way-search, comtree 9, search 3 of 12 is answered by 7, which is taken",
+            &[("canopy.way_search.word", "2"), ("canopy.way_search.answer", "7")],
+        ),
+        case(
+            way_search(WayWord::Ended(7)),
+            "Way-search, comtree 9, search 3 of 12 was answered by 7, which has ended",
+            &[("canopy.way_search.word", "3")],
+        ),
     ]
 }
 
@@ -77,6 +108,16 @@ pub(crate) fn malformed_overlay_cases() -> Vec<Case> {
             link_hello()[..HEADER_LEN + 29].to_vec(),
             "Link-hello, comtree 0",
             "body of 29 bytes, needs 30",
+        ),
+        malformed(
+            way_search(WayWord::Ask)[..HEADER_LEN + 14].to_vec(),
+            "Way-search, comtree 9",
+            "body of 14 bytes, needs 15",
+        ),
+        malformed(
+            altered(way_search(WayWord::Ask), HEADER_LEN + 6, 4),
+            "Way-search, comtree 9, search 3 of 12 says something unknown",
+            "word 4",
         ),
     ]
 }
