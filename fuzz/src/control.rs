@@ -2,8 +2,8 @@
 
 use crate::bed::{Bed, UPLINK};
 use canopy_control::signal::{
-    Answer, Branch, Call, LinkLoad, LinkReport, MOST_TOGETHER, Measure, Measured, Other, Reading,
-    Role,
+    Answer, Branch, Call, FoundWay, LinkLoad, LinkReport, MOST_TOGETHER, Measure, Measured, Other,
+    Reading, Role,
 };
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
@@ -201,6 +201,13 @@ fn detours(comtrees: u32) -> Message {
     Message::Detours((16..16 + comtrees).map(Comtree).collect())
 }
 
+/// It says which ways it has found by itself.
+fn ways(comtrees: u32) -> Message {
+    let (over, instead_of) = (LinkId(2), LinkId(1));
+    let way = |of| FoundWay { comtree: Comtree(of), over, instead_of };
+    Message::Ways((16..16 + comtrees).map(way).collect())
+}
+
 /// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
 pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
     [seeds_for_relays(), seeds_of_relays(), seeds_of_a_world()].concat()
@@ -303,6 +310,7 @@ fn seeds_of_relays() -> Vec<(&'static str, Vec<u8>)> {
         ("succeeded", after(&[succeeded])),
         ("loads", after(&[loads(2), loads(128), loads(129)])),
         ("detours", after(&[detours(1), beat.clone(), detours(20)])),
+        ("ways", after(&[ways(1), beat.clone(), ways(20), beat.clone()])),
         ("more-of-nothing", after(&[answer(1, Answer::Items(Vec::new(), true))])),
         (
             "refused-list",

@@ -3,7 +3,7 @@
 use crate::model::{LinkId, RelayId};
 use crate::relay_side::next_parent;
 use crate::signal::{
-    Answer, Call, Caller, FRAME, Item, ItemKey, MOST_TOGETHER, Message, Retry, Role,
+    Answer, Call, Caller, FRAME, FoundWay, Item, ItemKey, MOST_TOGETHER, Message, Retry, Role,
 };
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
@@ -53,6 +53,8 @@ pub(crate) struct Agent {
     dismissals: BTreeSet<ItemKey>,
     /// By call: what it changes, and up to which change of each.
     flying: BTreeMap<u64, Vec<(ItemKey, u64)>>,
+    /// The last call that was answered in this life: the relay has done all before it, as it does them in order.
+    done: u64,
     /// By comtree: the last call that left the relay no next parent there.
     without_next: BTreeMap<Comtree, u64>,
     /// While it is asked what it has: what it has said so far.
@@ -62,6 +64,8 @@ pub(crate) struct Agent {
     pub(crate) loads: BTreeMap<LinkId, u64>,
     /// On which comtrees it is on a detour, as it has said since its last beat.
     pub(crate) detours: BTreeSet<Comtree>,
+    /// And which ways it has found by itself.
+    pub(crate) ways: Vec<FoundWay>,
     /// Whether it takes a sharing, and changes that are called together, as far as it has said so in this life.
     is_recent: bool,
 }
@@ -84,11 +88,13 @@ impl Agent {
             removals: BTreeMap::new(),
             dismissals: BTreeSet::new(),
             flying: BTreeMap::new(),
+            done: 0,
             without_next: BTreeMap::new(),
             listing: None,
             refused: BTreeMap::new(),
             loads: BTreeMap::new(),
             detours: BTreeSet::new(),
+            ways: Vec::new(),
             is_recent: false,
         }
     }
@@ -161,6 +167,7 @@ impl Agent {
         for (key, version) in std::mem::take(&mut self.flying).into_values().flatten() {
             self.call_again(key, version);
         }
+        self.done = 0;
         // Its list shows what it lacks, but not what it is yet to be told to remove.
         self.refused.clear();
         self.queue.extend(self.removals.keys().map(|key| rank(*key, false)));
@@ -186,6 +193,7 @@ impl Agent {
             return false;
         };
         self.heard = now;
+        self.done = self.done.max(number);
         match (call, answer) {
             (Call::List(_), Answer::Items(items, more)) => {
                 let is_first = self.listing.as_ref().is_some_and(BTreeSet::is_empty);
@@ -309,7 +317,7 @@ impl Agent {
             };
             let (version, change) = match wanted {
                 Some((version, item)) if self.is_recent => (*version, Call::Set(item.clone())),
-                Some((version, item)) => (*version, Call::Set(item.clone().without_sharing())),
+                Some((version, item)) => (*version, Call::Set(item.clone().for_earlier_release())),
                 None => (self.removals.remove(&key).unwrap_or(0), Call::Remove(key)),
             };
             self.queue.remove(&next);
@@ -370,10 +378,12 @@ impl Agent {
         self.wanted.get(&item.key()).is_some_and(|(_, wanted)| wanted == item)
     }
 
-    /// Whether the relay is about to be told more of something.
+    /// Whether the relay is about to be told more of something, or was told and is yet to do it. An answer that is late
+    /// says nothing more.
     pub(crate) fn has_more(&self, key: ItemKey) -> bool {
         let is_queued = [true, false].iter().any(|is| self.queue.contains(&rank(key, *is)));
-        is_queued || self.flying.values().flatten().any(|(of, _)| *of == key)
+        let mut flying = self.flying.range(self.done..);
+        is_queued || flying.any(|(_, keys)| keys.iter().any(|(of, _)| *of == key))
     }
 
     /// What the relay is to have.
@@ -507,6 +517,38 @@ mod tests {
         let (calls, settled) = exchange(&mut agent, now + AGAIN, |_| false);
         assert_eq!(calls, [refused, Call::Set(comtree())]);
         assert_eq!(settled.iter().map(|of| of.version).collect::<Vec<_>>(), [71, 200]);
+        assert!(agent.is_settled());
+    }
+
+    /// A relay does calls in order, so one whose answer is late was done before the next one. Until a member that has come
+    /// again is in, nothing more may be on its way.
+    #[test]
+    fn what_was_done_before_is_not_yet_to_come_however_late_its_answer_is() {
+        let now = Time::from_millis(1000);
+        let mut agent = Agent::new(RelayId(1), 1, Retry::default(), now);
+        agent.hear(now, 1);
+        exchange(&mut agent, now, |_| false);
+        let rate = Rate::ZERO;
+        let limits = canopy_plan::Limits { send: rate, receive: rate };
+        let member = Item::Member { comtree: Comtree(16), address: Address(64), limits };
+        let call = |agent: &mut Agent, version, item| {
+            agent.want(KEY, version, item);
+            let bytes = agent.poll_transmit(now).unwrap();
+            let Ok(Message::Call { controller, relay, number, .. }) = Message::decode(&bytes)
+            else {
+                panic!("a call that can be read")
+            };
+            Message::Answer { controller, relay, number, answer: Answer::Done }
+        };
+        let [goes, comes] =
+            [(1, None), (2, Some(member))].map(|(v, item)| call(&mut agent, v, item));
+        assert!(agent.has_more(KEY));
+        for (answer, version) in [(comes, 2), (goes, 1)] {
+            let mut settled = Vec::new();
+            agent.handle_answer(now, answer, &mut settled);
+            assert_eq!(settled.iter().map(|of| of.version).collect::<Vec<_>>(), [version]);
+            assert!(!agent.has_more(KEY), "{version}");
+        }
         assert!(agent.is_settled());
     }
 

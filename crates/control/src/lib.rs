@@ -21,6 +21,7 @@ mod damping;
 mod delay;
 mod error;
 mod explain;
+mod found;
 mod hops;
 mod ledger;
 mod measuring;
@@ -54,7 +55,7 @@ mod worlds;
 
 pub use admission::{Admission, Enter};
 pub use codec::CodecError;
-pub use controller::{Controller, NewAreas, NotLetIn, TreeOnTheWay};
+pub use controller::{Controller, NewAreas, NotLetIn, TreeOnTheWay, WORD_COMES};
 pub use error::{LoadError, Refusal};
 pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};

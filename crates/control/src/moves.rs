@@ -123,6 +123,12 @@ impl State {
         if let Some(why) = old.relays().find_map(|relay| self.detour_in_words(comtree, relay)) {
             return Err(why);
         }
+        if !self.found_ways(comtree).is_empty() {
+            return Err(
+                "relays have found other ways, which are yet to be its tree; wait a moment"
+                    .to_owned(),
+            );
+        }
         if world.core != Core::Mesh {
             return Ok(vec![Way::between(old, end.hops(), &world.core)?]);
         }

@@ -47,14 +47,16 @@ coded! {
 coded_enum!(Kind { OfTree = 0, OfMesh = 1, StandbyParent = 2, StandbyChild = 3 });
 
 impl Sure {
-    fn of(branch: &Branch) -> Sure {
+    /// Nothing of a spare link: whoever has it brings nothing.
+    fn of(branch: &Branch) -> Option<Sure> {
         let kind = match branch.role {
             Role::Parent | Role::NextParent | Role::Core | Role::Child => Kind::OfTree,
             Role::CorePeer | Role::NextPeer | Role::LastPeer => Kind::OfMesh,
             Role::StandbyParent => Kind::StandbyParent,
             Role::StandbyChild => Kind::StandbyChild,
+            Role::Spare => return None,
         };
-        Sure { link: branch.link, kind }
+        Some(Sure { link: branch.link, kind })
     }
 
     /// What it is on two trees, if it may be told to relays that have one of them.
@@ -74,7 +76,7 @@ impl Sure {
     /// the tree may turn into one of the mesh: that opens circles, and closes none.
     fn on(self, after: &[Branch]) -> Option<Branch> {
         let next = *after.iter().find(|branch| branch.link == self.link)?;
-        let standby = match (self.kind, Sure::of(&next).kind) {
+        let standby = match (self.kind, Sure::of(&next)?.kind) {
             (Kind::OfTree, Kind::OfTree | Kind::OfMesh) | (Kind::OfMesh, Kind::OfMesh) => {
                 return Some(next);
             }
@@ -96,12 +98,12 @@ impl Overlap {
             let next = after.get(relay).map_or(&[][..], Vec::as_slice);
             let had =
                 earlier.map(|earlier| earlier.relays.get(relay).map_or(&[][..], Vec::as_slice));
-            let stays = branches.iter().map(Sure::of).filter_map(|of| {
+            let stays = branches.iter().filter_map(Sure::of).filter_map(|of| {
                 let of = match had {
                     Some(had) => had.iter().find_map(|had| had.and(of))?,
                     None => of,
                 };
-                of.and(Sure::of(&of.on(next)?))
+                of.and(Sure::of(&of.on(next)?)?)
             });
             relays.insert(*relay, stays.collect());
         }
@@ -111,12 +113,17 @@ impl Overlap {
         Overlap { number: earlier.map_or(0, |earlier| earlier.number) + 1, relays }
     }
 
-    /// The relays' branches in it, with what is reserved for them on the tree `after`.
+    /// The relays' branches in it, with what is reserved for them on the tree `after`, and its spare links: ways may have
+    /// been found over them.
     pub(crate) fn picture(&self, after: &Picture) -> Picture {
         let mut picture: Picture = after.keys().map(|relay| (*relay, Vec::new())).collect();
         for (relay, branches) in &self.relays {
             let next = after.get(relay).map_or(&[][..], Vec::as_slice);
-            picture.insert(*relay, branches.iter().filter_map(|of| of.on(next)).collect());
+            let spare = next.iter().filter(|branch| branch.role == Role::Spare).copied();
+            let mut branches: Vec<Branch> = branches.iter().filter_map(|of| of.on(next)).collect();
+            branches.extend(spare);
+            branches.sort_by_key(|branch| branch.link);
+            picture.insert(*relay, branches);
         }
         picture
     }
@@ -189,6 +196,13 @@ mod tests {
         // A relay that is not on the tree any more lets go of everything.
         let gone = Overlap::of(Some(&third), &Picture::new(), &Picture::new());
         assert_eq!(gone.picture(&Picture::new()), none);
+    }
+
+    #[test]
+    fn spare_links_stay_whatever_else_is_sure() {
+        let after = picture(&[(1, Role::Parent), (5, Role::Spare)]);
+        let overlap = Overlap::of(None, &picture(&[(1, Role::Child)]), &picture(&[]));
+        assert_eq!(overlap.picture(&after)[&RelayId(1)], after[&RelayId(1)][1..]);
     }
 
     #[test]

@@ -322,6 +322,10 @@ impl State {
             _ => false,
         };
         let stays = |relay: RelayId, branch: &Branch| {
+            // There is no branch before a way is found over it.
+            if branch.role == Role::Spare {
+                return true;
+            }
             if branch.role.is_standby() {
                 let mut next = after.get(&relay).into_iter().flatten();
                 return is_detour
@@ -464,7 +468,8 @@ impl State {
 /// first. Nothing if none does.
 fn without_new_peers(before: &Picture, after: &Picture) -> Option<Picture> {
     let had = |relay: &RelayId, link: LinkId| {
-        before.get(relay).into_iter().flatten().find(move |branch| branch.link == link)
+        let mut branches = before.get(relay).into_iter().flatten();
+        branches.find(move |branch| branch.link == link && branch.role != Role::Spare)
     };
     let turns = |(relay, branches): (&RelayId, &Vec<Branch>)| {
         let is_other = |of: &Branch| had(relay, of.link).is_some_and(|had| had.role != of.role);

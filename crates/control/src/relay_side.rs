@@ -7,8 +7,8 @@
 use crate::codec::Coded;
 use crate::model::{LinkId, MOST_LINKS};
 use crate::signal::{
-    Answer, Call, Callee, FRAME, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS, MOST_SUCCEEDED,
-    MOST_TOGETHER, Measure, Measured, Message, Role, Ticket,
+    Answer, Call, Callee, FRAME, FoundWay, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS,
+    MOST_SUCCEEDED, MOST_TOGETHER, Measure, Measured, Message, Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
@@ -66,6 +66,7 @@ pub struct RelaySide {
     succeeded: BTreeMap<Comtree, LinkId>,
     /// On which comtrees its standby parent is the way up.
     detours: BTreeSet<Comtree>,
+    ways: Vec<FoundWay>,
     next_beat: Time,
     /// What it is to measure, until the daemon takes it; of several, the last.
     measure: Option<Measure>,
@@ -84,6 +85,7 @@ impl RelaySide {
             links: BTreeMap::new(),
             succeeded: BTreeMap::new(),
             detours: BTreeSet::new(),
+            ways: Vec::new(),
             next_beat: Time::ZERO,
             measure: None,
             out: VecDeque::new(),
@@ -146,6 +148,15 @@ impl RelaySide {
         }
     }
 
+    /// Which ways the relay has found by itself, in order of comtrees. The controller is told as it is of detours.
+    pub fn set_ways(&mut self, now: Time, ways: impl IntoIterator<Item = FoundWay>) {
+        let ways = ways.into_iter().collect();
+        if self.ways != ways {
+            self.ways = ways;
+            self.next_beat = now;
+        }
+    }
+
     /// Takes the time.
     pub fn handle_timeout(&mut self, now: Time) {
         if now >= self.next_beat {
@@ -153,6 +164,10 @@ impl RelaySide {
             if !self.detours.is_empty() {
                 let detours = self.detours.iter().copied().take(MOST_DETOURS).collect();
                 self.out.push_back(Message::Detours(detours).encode());
+            }
+            if !self.ways.is_empty() {
+                let ways = self.ways.iter().copied().take(MOST_DETOURS).collect();
+                self.out.push_back(Message::Ways(ways).encode());
             }
             let links = self.links.values().copied().collect();
             let succeeded = self.succeeded.iter().take(MOST_SUCCEEDED);

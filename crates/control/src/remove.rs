@@ -90,6 +90,7 @@ impl State {
         }
         // Nothing that could be lost flows over a link that cannot be used.
         if !self.is_usable(id) {
+            self.check_ways_instead_of(id)?;
             return self.remove_link_at_once(op, id);
         }
         self.check_detours_over(id)?;
@@ -113,14 +114,29 @@ impl State {
         Ok(())
     }
 
+    /// Relays may have found ways in the place of a link that has failed, and another tree could form a circle with those.
+    fn check_ways_instead_of(&self, id: LinkId) -> Result<(), Refusal> {
+        let unheard = self.yet_to_say();
+        let may_have = |comtree: &Comtree| {
+            self.may_have_ways(*comtree, &unheard) || !self.found_ways(*comtree).is_empty()
+        };
+        let comtrees: Vec<Comtree> = self.trees_over(id).filter(may_have).collect();
+        let Some(comtree) = comtrees.first() else { return Ok(()) };
+        let why = match unheard.first() {
+            Some(relay) => self.unheard_in_words(*relay),
+            None => "relays have found other ways, which are yet to be its tree; wait a moment"
+                .to_owned(),
+        };
+        let worlds = self.worlds_of(&[(*comtree, String::new())]);
+        Err(Refusal::Needed { what: self.link_in_words(id), worlds, why })
+    }
+
     /// Relays may be on detours over a link, and a tree would not show them.
     fn check_detours_over(&self, id: LinkId) -> Result<(), Refusal> {
-        let detour = |(comtree, running): (&Comtree, &Running)| {
-            let mut over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
-            let why = over.find_map(|(relay, _)| self.detour_in_words(*comtree, *relay))?;
-            Some(((*comtree, String::new()), why))
+        let detour = |comtree: &Comtree| {
+            Some(((*comtree, String::new()), self.detour_over_in_words(*comtree, id)?))
         };
-        let (comtrees, whys): (Vec<_>, Vec<_>) = self.comtrees.iter().filter_map(detour).unzip();
+        let (comtrees, whys): (Vec<_>, Vec<_>) = self.comtrees.keys().filter_map(detour).unzip();
         let Some(why) = whys.into_iter().next() else { return Ok(()) };
         let (what, worlds) = (self.link_in_words(id), self.worlds_of(&comtrees));
         Err(Refusal::Needed { what, worlds, why })
@@ -356,6 +372,7 @@ impl State {
         self.relay_names.remove(&name);
         self.unheard.remove(&id);
         self.detours.remove(&id);
+        self.forget_ways(id);
         self.ledger.close_relay(id);
         op.write::<Relay>(Table::Relays, number(u32::from(id.0)), None);
         op.effects.push(Effect::Removed(id));

@@ -236,7 +236,10 @@ impl State {
             running.shape.is_some()
                 && (running.broken.is_some() || running.shapes().any(|shape| !self.is_whole(shape)))
         };
-        self.comtrees.iter().filter(|(_, running)| is_hit(running)).map(|(id, _)| *id).collect()
+        let is_hit_or_found = |(id, running): &(&Comtree, &Running)| {
+            is_hit(running) || !self.found_ways(**id).is_empty()
+        };
+        self.comtrees.iter().filter(is_hit_or_found).map(|(id, _)| *id).collect()
     }
 
     /// Whether a comtree's tree in force lacks something; one to which it moves may do so all the same.
@@ -252,9 +255,22 @@ impl State {
             && shape.relays().all(|relay| self.is_running(relay))
     }
 
+    /// Gives a comtree that was hit another tree. Where relays have found ways by themselves, these are it, if that fits.
+    pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
+        let found = self.found_ways(comtree);
+        if found.is_empty() {
+            return self.repair_tree(op, comtree);
+        }
+        if !self.take_ways(op, comtree) {
+            self.end_ways(op, comtree, &found);
+            self.repair_tree(op, comtree);
+            self.tell_all(op, comtree, &found);
+        }
+    }
+
     /// Gives a comtree that was hit another tree: what stands of the old one stays, if that fits. A
     /// comtree that is on its way to another tree stays with the one in force, if that is whole.
-    pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
+    fn repair_tree(&mut self, op: &mut Op, comtree: Comtree) {
         let reason = "a link or relay of its tree failed";
         if let Some(running) = self.comtrees.get_mut(&comtree) {
             running.rests_since = None;

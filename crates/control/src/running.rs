@@ -24,6 +24,8 @@ pub(crate) struct Running {
     pub(crate) shape: Option<Shape>,
     /// Who is a relay's parent if it loses the one that it has.
     pub(crate) standbys: Standbys,
+    /// Over which other links between its relays these may find ways while there is no controller, and the ends.
+    pub(crate) spares: BTreeMap<LinkId, [RelayId; 2]>,
     /// What follows while it is moved to another tree.
     pub(crate) moving: Option<Move>,
     /// The step of a move that has ended, until its relays have taken it back. There is no other move until
@@ -193,6 +195,7 @@ impl Running {
         let mut branches = self.shape.as_ref().map_or_else(Vec::new, |s| s.branches(relay));
         if self.moving.is_none() {
             branches.extend(self.standby_branches(relay));
+            branches.extend(self.spare_branches(relay));
             branches.sort_by_key(|branch| branch.link);
             return branches;
         }
@@ -249,6 +252,17 @@ impl Running {
             };
             Some(Branch { link: *link, site, role, send: Rate::ZERO, receive: Rate::ZERO })
         })
+    }
+
+    fn spare_branches(&self, relay: RelayId) -> impl Iterator<Item = Branch> + '_ {
+        self.spares.iter().filter(move |(_, ends)| ends.contains(&relay)).map(
+            move |(link, ends)| {
+                let [one, other] = *ends;
+                let to = if one == relay { other } else { one };
+                let (role, send, receive) = (Role::Spare, Rate::ZERO, Rate::ZERO);
+                Branch { link: *link, site: to.0, role, send, receive }
+            },
+        )
     }
 
     /// Changes what a relay's members are, on all trees.

@@ -85,18 +85,19 @@ impl Places {
     }
 }
 
-/// A tree in which each relay whose parent is lost hangs on its standby parent, if it has one that is
-/// not; and without lost relays at its ends, as far as they may go.
+/// A tree in which relays hang where they have found ways, and each other one whose parent is lost on its standby
+/// parent, if it has one that is not; and without lost relays at its ends, as far as they may go.
 fn with_standbys(
     hops: &[TreeHop],
-    standbys: &Standbys,
+    (standbys, found): (&Standbys, &Standbys),
     is_lost: impl Fn(RelayId, LinkId) -> bool,
     may_go: impl Fn(RelayId) -> bool,
 ) -> Vec<TreeHop> {
     let hang = |hop: &TreeHop| {
         let lost = hop.above.is_some_and(|(above, link)| is_lost(above, link));
         let standby = standbys.get(&hop.relay).filter(|(to, link)| lost && !is_lost(*to, *link));
-        TreeHop { relay: hop.relay, above: standby.copied().or(hop.above) }
+        let above = found.get(&hop.relay).or(standby).copied();
+        TreeHop { relay: hop.relay, above: above.or(hop.above) }
     };
     let mut hops = breadth_first(&hops.iter().map(hang).collect::<Vec<_>>());
     for at in (1..hops.len()).rev() {
@@ -111,13 +112,18 @@ fn with_standbys(
 
 impl State {
     /// A relay beats, and has said before on which comtrees it is on a detour.
-    pub(crate) fn hear_detours(&mut self, relay: RelayId, comtrees: BTreeSet<Comtree>) {
+    /// Returns whether it may have found ways since it was heard last.
+    pub(crate) fn hear_detours(&mut self, relay: RelayId, comtrees: BTreeSet<Comtree>) -> bool {
         self.unheard.remove(&relay);
+        let was_apart = self.apart.remove(&relay);
+        // Others may have waited for its word.
+        self.links_have_come |= was_apart;
         if comtrees.is_empty() {
             self.detours.remove(&relay);
         } else {
             self.detours.insert(relay, comtrees);
         }
+        was_apart
     }
 
     /// Why what is planned for a comtree waits for a relay of it: that is on a detour, and would be at its parent at once
@@ -139,9 +145,30 @@ impl State {
 
     /// Whether a relay of a comtree is on a detour, or may be.
     pub(crate) fn has_detour(&self, comtree: Comtree) -> bool {
-        let running = self.comtrees.get(&comtree);
-        let mut relays = running.into_iter().flat_map(|running| running.standbys.keys());
-        relays.any(|relay| self.detour_in_words(comtree, *relay).is_some())
+        let Some(running) = self.comtrees.get(&comtree) else { return false };
+        let shape = running.shape.as_ref().filter(|shape| shape.core().len() == 1);
+        let mut may_find_ways = shape.into_iter().flat_map(|shape| shape.relays());
+        let mut relays = running.standbys.keys();
+        may_find_ways.any(|relay| self.is_unheard(relay))
+            || relays.any(|relay| self.detour_in_words(comtree, *relay).is_some())
+            || !self.found_ways(comtree).is_empty()
+    }
+
+    /// Why a link that carries nothing of a comtree may be needed there by relays that are on ways by themselves.
+    pub(crate) fn detour_over_in_words(&self, comtree: Comtree, id: LinkId) -> Option<String> {
+        let running = self.comtrees.get(&comtree)?;
+        let mut over = running.standbys.iter().filter(|(_, (_, link))| *link == id);
+        let ends = running.spares.get(&id).into_iter().flatten();
+        let mut unheard = ends.copied().filter(|end| self.is_unheard(*end));
+        let found = || {
+            let mut found = self.found_ways(comtree).into_iter();
+            let (relay, _) = found.find(|(_, (_, link))| *link == id)?;
+            let name = self.relay_name(relay);
+            Some(format!("{name} has found its way over it by itself; wait a moment"))
+        };
+        over.find_map(|(relay, _)| self.detour_in_words(comtree, *relay))
+            .or_else(|| unheard.next().map(|relay| self.unheard_in_words(relay)))
+            .or_else(found)
     }
 
     /// The links to standby parents of relays that are on detours, or may be.
@@ -151,6 +178,10 @@ impl State {
             let on_detour = |relay| self.detour_in_words(*comtree, relay).is_some();
             let used = running.standbys.iter().filter(|(relay, _)| on_detour(**relay));
             links.extend(used.map(|(_, (_, link))| *link));
+            let is_unheard = |ends: &[RelayId; 2]| ends.iter().any(|end| self.is_unheard(*end));
+            let spares = running.spares.iter().filter(|(_, ends)| is_unheard(ends));
+            links.extend(spares.map(|(link, _)| *link));
+            links.extend(self.found_ways(*comtree).values().map(|(_, link)| *link));
         }
         links
     }
@@ -163,19 +194,27 @@ impl State {
             .values()
             .filter(|link| self.is_usable(link.id) && !link.removing)
             .filter(|link| link.ends.iter().all(|end| shape.has(*end)));
+        // Over a link on which a way was found there is what was there before.
+        let found = self.found_ways(comtree);
+        let is_found = |link: LinkId| found.values().any(|(_, over)| *over == link);
         let candidates = links.flat_map(|link| {
-            link.ends.into_iter().filter(|end| !core.contains(end)).map(|relay| {
-                let to = link.other(relay);
+            link.ends.into_iter().filter(|end| !core.contains(end)).filter_map(|relay| {
+                let (to, link_id) = (link.other(relay), link.id);
+                let was_it = before.get(&relay) == Some(&(to, link_id));
+                if is_found(link_id) && !was_it {
+                    return None;
+                }
                 let needs = shape.reserved(relay);
                 let fits = |from, rate: canopy_plan::Rate| {
-                    let free = self.ledger.free(Account::Link(link.id, from));
+                    let free = self.ledger.free(Account::Link(link_id, from));
                     rate.bits <= free.bits && rate.packets <= free.packets
                 };
                 let has_room = fits(relay, needs.up) && fits(to, needs.down);
-                let (link, delay_us) = (link.id, link.delay_us);
-                let is_used = before.get(&relay) == Some(&(to, link))
-                    && self.detour_in_words(comtree, relay).is_some();
-                Candidate { relay, to, link, has_room, delay_us, is_used }
+                let may_be_used =
+                    is_found(link_id) || self.detour_in_words(comtree, relay).is_some();
+                let (link, delay_us) = (link_id, link.delay_us);
+                let is_used = was_it && may_be_used;
+                Some(Candidate { relay, to, link, has_room, delay_us, is_used })
             })
         });
         choose(shape.hops(), candidates, before)
@@ -190,6 +229,7 @@ impl State {
         if let Some(running) = self.comtrees.get_mut(&comtree) {
             running.standbys = standbys;
         }
+        self.renew_spares(comtree);
     }
 
     /// Chooses other standby parents where links have come or gone, on trees that are whole, unless a relay may use one.
@@ -202,10 +242,15 @@ impl State {
         let calm: Vec<Comtree> = self.comtrees.keys().copied().filter(is_calm).collect();
         for comtree in calm {
             let Some(running) = self.comtrees.get(&comtree) else { continue };
-            let (before, picture) = (running.standbys.clone(), running.picture());
+            let (standbys, spares) = (running.standbys.clone(), running.spares.clone());
+            let picture = running.picture();
             self.renew_standbys(comtree);
-            if self.comtrees.get(&comtree).is_some_and(|running| running.standbys != before) {
-                self.save_comtree(op, comtree);
+            let Some(running) = self.comtrees.get(&comtree) else { continue };
+            let has_others = running.standbys != standbys;
+            if has_others || running.spares != spares {
+                if has_others {
+                    self.save_comtree(op, comtree);
+                }
                 self.tell_changed(op, comtree, &picture, &[]);
                 op.cut();
             }
@@ -216,9 +261,11 @@ impl State {
     pub(crate) fn drop_standbys_over(&mut self, op: &mut Op, links: &[LinkId]) {
         for comtree in self.comtrees.keys().copied().collect::<Vec<_>>() {
             let Some(running) = self.comtrees.get_mut(&comtree) else { continue };
-            let (before, picture) = (running.standbys.len(), running.picture());
+            let (before, picture) =
+                (running.standbys.len() + running.spares.len(), running.picture());
             running.standbys.retain(|_, (_, link)| !links.contains(link));
-            if running.standbys.len() < before {
+            running.spares.retain(|link, _| !links.contains(link));
+            if running.standbys.len() + running.spares.len() < before {
                 self.save_comtree(op, comtree);
                 self.tell_changed(op, comtree, &picture, &[]);
                 op.cut();
@@ -233,7 +280,8 @@ impl State {
         let shape = running.shape.as_ref()?;
         let is_lost = |relay, link| !self.is_usable(link) || !self.is_running(relay);
         let may_go = |relay| !self.is_running(relay) && shape.load(relay).0 == 0;
-        let hops = with_standbys(shape.hops(), &running.standbys, is_lost, may_go);
+        let found = self.found_ways(comtree);
+        let hops = with_standbys(shape.hops(), (&running.standbys, &found), is_lost, may_go);
         let hangs_otherwise = |hop: &TreeHop| shape.above(hop.relay) != hop.above;
         hops.iter().any(hangs_otherwise).then_some(hops)
     }

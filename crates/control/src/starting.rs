@@ -51,6 +51,8 @@ impl State {
             let id = record.id;
             headings.extend(state.know_comtree(record, &loads)?.map(|heading| (id, heading)));
         }
+        let comtrees: Vec<Comtree> = state.comtrees.keys().copied().collect();
+        comtrees.into_iter().for_each(|comtree| state.renew_spares(comtree));
         // All comtrees have what they need if no move goes on; that was reserved for all of them together.
         headings.into_iter().for_each(|(id, heading)| state.resume_move(id, heading));
         for ((_, relay), (count, _)) in loads {

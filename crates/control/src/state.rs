@@ -70,8 +70,14 @@ pub(crate) struct State {
     /// Relays that have not said how their links stand, nor whether they are on detours, since the controller has started
     /// or did not hear them.
     pub(crate) unheard: BTreeSet<RelayId>,
+    /// Which of those were unheard together with a neighbour since they were heard last.
+    pub(crate) apart: BTreeSet<RelayId>,
     /// On which comtrees relays are on detours, as they have said last.
     pub(crate) detours: BTreeMap<RelayId, BTreeSet<Comtree>>,
+    /// Which ways relays have found by themselves, as they have said last: over which link, and over which not.
+    pub(crate) ways: BTreeMap<Comtree, BTreeMap<RelayId, [LinkId; 2]>>,
+    /// Which of those were to be let go of, and may be told of still.
+    pub(crate) ended_ways: BTreeSet<(RelayId, Comtree)>,
     /// Comtrees of which relays may have become idle that stay for a detour.
     pub(crate) unpruned: BTreeSet<Comtree>,
     /// Who was sent away and may not come back yet: until when.
@@ -101,7 +107,10 @@ impl State {
             ends: BTreeSet::new(),
             silent: BTreeSet::new(),
             unheard: BTreeSet::new(),
+            apart: BTreeSet::new(),
             detours: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            ended_ways: BTreeSet::new(),
             unpruned: BTreeSet::new(),
             bars: BTreeMap::new(),
             ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
@@ -138,6 +147,7 @@ impl State {
                 world: world.id,
                 shape: None,
                 standbys: Standbys::new(),
+                spares: BTreeMap::new(),
                 moving: None,
                 undone: None,
                 overlap: None,

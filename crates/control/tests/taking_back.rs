@@ -414,7 +414,11 @@ fn what_a_relay_has_that_is_no_more_on_the_tree_stays_until_its_turn_and_then_go
     let of = halfway.bed.controller.members().find(|of| of.relay == halfway.bed.relays[0].0);
     let (of, address) = of.map(|of| (of.world, of.address)).unwrap();
     halfway.bed.controller.leave(of, address).unwrap();
-    halfway.go_on(1_500, |at| at != mover);
+    // Until then the mover may come and say that it has found another way. Its parent hears it, so it is not given up.
+    let (link, [_, parent]) = parent_link(&halfway.bed, mover);
+    let report = LinkReport { link, up: true, delay_us: 1000 };
+    halfway.bed.relays[parent].1.set_link(halfway.bed.now, report);
+    halfway.go_on(20_500, |at| at != mover);
     let comtree = halfway.bed.comtree();
     let hops = halfway.bed.controller.tree(comtree);
     assert!(hops.iter().all(|hop| hop.relay != halfway.bed.relays[other].0), "{hops:?}");
@@ -436,6 +440,7 @@ fn a_mover_that_does_not_come_back_holds_nobody_up_once_it_is_given_up() {
     assert!(halfway.is_known_to_other(), "{events:?}");
     let lost = Event::RelayLost(halfway.bed.relays[mover].0);
     assert!(halfway.go_on(300, |at| at != mover).contains(&lost));
+    halfway.go_on(200, |at| at != mover);
     assert!(!halfway.is_known_to_other());
     // It is told as well, if it comes after all.
     halfway.go_on(2_000, |_| true);

@@ -125,7 +125,7 @@ fn downlink_of(downlink: canopy_control::Downlink) -> Downlink {
 fn add_branch(net: &mut Net, id: BranchId, (branch, turns): (&Branch, bool), capacity: Rate) {
     let role = match branch.role {
         // There is none unless a detour leads over it.
-        Role::StandbyParent => return,
+        Role::StandbyParent | Role::Spare => return,
         Role::StandbyChild => BranchRole::Standby,
         Role::Parent => BranchRole::Parent,
         Role::Core => BranchRole::Core,

@@ -1,6 +1,6 @@
 //! What relays say, and what time brings.
 
-use super::{Controller, LINKS_COME, MOVES, PAUSE, PAUSES, REVIEW};
+use super::{Controller, LINKS_COME, MOVES, PAUSE, PAUSES, REVIEW, WORD_COMES};
 use crate::agent::{Agent, Settled};
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, RelayState, WorldId};
@@ -8,7 +8,7 @@ use crate::op::{Effect, Event, Op, member_key};
 use crate::proposing::MOST_CHANGES;
 use crate::rollouts::Rollout;
 use crate::settings::Settings;
-use crate::signal::{ItemKey, Message};
+use crate::signal::{FoundWay, ItemKey, Message};
 use crate::state::State;
 use canopy_wire::{Address, Comtree, Time};
 
@@ -24,11 +24,15 @@ impl Controller {
             Message::Beat { relay: life, controller, answered, links, mut succeeded } => {
                 agent.hear(now, life);
                 let detours = core::mem::take(&mut agent.detours);
+                let ways = core::mem::take(&mut agent.ways);
                 succeeded.retain(|word| agent.means(*word, life, controller, answered));
                 self.found(now, relay);
                 self.ask_to_measure(now, relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
-                self.state.hear_detours(relay, detours);
+                if self.state.hear_detours(relay, detours) {
+                    self.word_from = now;
+                }
+                self.hear_ways(relay, ways);
                 self.review(now);
                 self.give_up_silent(now);
                 succeeded
@@ -47,8 +51,27 @@ impl Controller {
                 agent.loads = loads.into_iter().map(|of| (of.link, of.bits_out)).collect();
             }
             Message::Detours(comtrees) => agent.detours = comtrees.into_iter().collect(),
+            Message::Ways(ways) => agent.ways = ways,
             Message::Call { .. } | Message::Measure(_) => {}
         }
+    }
+
+    /// A relay has said which ways it has found by itself. Once all relays of a comtree have been heard, it is known.
+    fn hear_ways(&mut self, relay: RelayId, ways: Vec<FoundWay>) {
+        // What it is told since it had to let go may be under way, or what it has said before.
+        let is_committed = self.is_committed();
+        let is_told = |comtree: Comtree| {
+            let rollout = self.rollouts.get(&comtree);
+            let is_staged = rollout.is_some_and(|of| of.staged(relay).next().is_some());
+            let agent = self.agents.get(&relay);
+            is_committed
+                && !is_staged
+                && agent.is_some_and(|agent| !agent.has_more(ItemKey::Comtree(comtree)))
+        };
+        self.state.ended_ways.retain(|(of, comtree)| *of != relay || !is_told(*comtree));
+        let ended = &self.state.ended_ways;
+        let ways = ways.into_iter().filter(|way| !ended.contains(&(relay, way.comtree))).collect();
+        self.state.hear_ways(relay, ways);
     }
 
     /// A relay was heard.
@@ -256,7 +279,8 @@ impl Controller {
         if !op.is_empty() {
             self.ops.push_back(op);
         }
-        if core::mem::take(&mut self.state.links_have_come) || has_changed {
+        let is_due = self.word_due.take_if(|due| *due <= now).is_some();
+        if core::mem::take(&mut self.state.links_have_come) || has_changed || is_due {
             self.repair(now);
         }
         let mut op = Op::default();
@@ -350,7 +374,16 @@ impl Controller {
 
     /// Gives all comtrees that lack something another tree, if there is one.
     pub(super) fn repair(&mut self, now: Time) {
+        // What they are told of another tree could form a circle with what they have found.
+        let mut yet_to_say = self.state.yet_to_say();
+        if self.word_from + WORD_COMES <= now {
+            yet_to_say.clear();
+        }
         for comtree in self.state.hit() {
+            if self.state.may_have_ways(comtree, &yet_to_say) {
+                self.word_due = Some(self.word_from + WORD_COMES);
+                continue;
+            }
             if let Some(until) = self.waits_for_links(now, comtree) {
                 self.state.links_have_come = true;
                 self.next_review = self.next_review.min(until);

@@ -47,6 +47,9 @@ const LIFE: &[u8] = b"life";
 const REVIEW: Duration = Duration::from_secs(1);
 /// A relay that is found has its links up within this. A tree that they would make whole waits so long for them.
 const LINKS_COME: Duration = Duration::from_secs(1);
+/// How long relays that their neighbours hear have to say which ways they have found, since another one has connected. They
+/// keep those for longer.
+pub const WORD_COMES: Duration = Duration::from_secs(8);
 /// Trees are looked for so often that go round relays which drain.
 const MOVES: Duration = Duration::from_secs(5);
 
@@ -89,6 +92,12 @@ pub struct Controller {
     events: VecDeque<Event>,
     refusals: Refusals,
     next_review: Time,
+    /// When a relay that may have found ways was heard last, or the start.
+    word_from: Time,
+    /// Until when a comtree waits for relays to say which ways they have found.
+    word_due: Option<Time>,
+    /// When no relay was heard last.
+    alone_until: Time,
     next_moves: Time,
     /// When a better tree is looked for next.
     next_better: Time,
@@ -139,6 +148,7 @@ impl Controller {
         let mut state = State::load(settings, storage)?;
         state.await_renewals(now);
         state.unheard = state.relays.keys().copied().collect();
+        state.note_apart();
         let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now + RETURN));
         let is_lost = |relay: &&Relay| relay.state == RelayState::Gone;
         let mut controller = Controller {
@@ -158,6 +168,9 @@ impl Controller {
             events: VecDeque::new(),
             refusals: Refusals::default(),
             next_review: now,
+            word_from: now,
+            word_due: None,
+            alone_until: Time::ZERO,
             next_moves: now,
             next_better: now,
             looked_at: None,

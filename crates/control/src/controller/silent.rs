@@ -8,7 +8,7 @@
 //! - No neighbour can say: it is given up after [`Settings::silence`] if other relays are heard. If none
 //!   is, the controller itself is cut off, and gives nobody up before leases have ended.
 
-use super::Controller;
+use super::{Controller, RETURN};
 use crate::model::{MemberState, RelayId, RelayState};
 use crate::op::{Effect, Event, Op};
 use crate::settings::Settings;
@@ -53,8 +53,17 @@ impl Controller {
         };
         self.state.silent = silent.iter().copied().filter(takes_nobody).collect();
         // They may take detours meanwhile.
-        self.state.unheard.extend(&self.state.silent);
+        if !self.state.silent.is_subset(&self.state.unheard) {
+            self.state.unheard.extend(&self.state.silent);
+            self.state.note_apart();
+        }
         let is_alone = self.agents.keys().all(|relay| self.is_silent(now, *relay));
+        // Whom it hears first again says nothing of the others, which have their time to connect.
+        let is_back = !is_alone && self.alone_until > Time::ZERO;
+        let since = if is_back { self.alone_until + RETURN } else { Time::ZERO };
+        if is_alone && !self.agents.is_empty() {
+            self.alone_until = now;
+        }
         for relay in silent {
             let witness = self.witness(now, relay);
             let Some(agent) = self.agents.get_mut(&relay) else { continue };
@@ -63,11 +72,11 @@ impl Controller {
                     agent.vouched = now;
                     continue;
                 }
-                Witness::Unheard if agent.is_cut => now,
-                Witness::Unheard => agent.heard + suspicion,
+                Witness::Unheard if agent.is_cut => since,
+                Witness::Unheard => since.max(agent.heard + suspicion),
                 Witness::Nobody => {
                     let after = if is_alone { lease.max(silence) } else { silence };
-                    agent.heard.max(agent.vouched) + after
+                    since.max(agent.heard.max(agent.vouched) + after)
                 }
             };
             if ends <= now {
@@ -104,6 +113,7 @@ impl Controller {
     fn lose(&mut self, now: Time, relay: RelayId) {
         let mut op = Op::default();
         _ = self.state.set_relay(&mut op, relay, RelayState::Gone);
+        self.state.forget_ways(relay);
         op.effects.push(Effect::Lost(relay));
         op.tell(Event::RelayLost(relay));
         self.ops.push_back(op);

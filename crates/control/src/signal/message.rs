@@ -110,12 +110,15 @@ pub enum Role {
     StandbyParent,
     /// It has this relay as its standby parent.
     StandbyChild,
+    /// It is on the comtree, too, and a way to the root may be found over it while there is no controller; until then
+    /// there is no branch.
+    Spare,
 }
 
 impl Role {
     /// Whether nothing flows before something has failed.
     pub fn is_standby(self) -> bool {
-        matches!(self, Role::StandbyParent | Role::StandbyChild)
+        matches!(self, Role::StandbyParent | Role::StandbyChild | Role::Spare)
     }
 
     /// Whether both are in a meshed core, join it or leave it.
@@ -145,9 +148,10 @@ impl Item {
     }
 
     /// What a relay of an earlier release takes of it.
-    pub(crate) fn without_sharing(mut self) -> Item {
-        if let Item::Comtree { sharing, .. } = &mut self {
+    pub(crate) fn for_earlier_release(mut self) -> Item {
+        if let Item::Comtree { sharing, branches, .. } = &mut self {
             *sharing = Sharing::default();
+            branches.retain(|branch| branch.role != Role::Spare);
         }
         self
     }
@@ -256,6 +260,20 @@ pub enum Message {
     /// at most [`MOST_DETOURS`]. A beat without it says that there is none. Controllers of releases that do not know this
     /// message ignore it.
     Detours(Vec<Comtree>),
+    /// From the relay, before each beat that finds it on ways that it has found by itself: which, at most
+    /// [`MOST_DETOURS`]. It is as with [`Message::Detours`].
+    Ways(Vec<FoundWay>),
+}
+
+/// A way to the root that a relay has found by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundWay {
+    /// On which comtree.
+    pub comtree: Comtree,
+    /// Over this link to its parent.
+    pub over: LinkId,
+    /// And not over this one, as it is told.
+    pub instead_of: LinkId,
 }
 
 /// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
@@ -306,10 +324,11 @@ impl Message {
 coded! {
     Branch { link, site, role, send, receive }
     LinkReport { link, up, delay_us }
+    FoundWay { comtree, over, instead_of }
 }
 coded_enum!(Role {
     Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5, CorePeer = 6,
-    NextPeer = 7, LastPeer = 8
+    NextPeer = 7, LastPeer = 8, Spare = 9
 });
 
 impl Coded for (Comtree, LinkId) {
@@ -554,6 +573,10 @@ impl Coded for Message {
                 out.push(6);
                 comtrees.put(out);
             }
+            Message::Ways(ways) => {
+                out.push(7);
+                ways.put(out);
+            }
         }
     }
 
@@ -588,6 +611,13 @@ impl Coded for Message {
                     return Err(CodecError::Value("detours"));
                 }
                 Message::Detours(comtrees)
+            }
+            [7] => {
+                let ways: Vec<FoundWay> = Coded::take(from)?;
+                if ways.len() > MOST_DETOURS {
+                    return Err(CodecError::Value("ways"));
+                }
+                Message::Ways(ways)
             }
             _ => return Err(CodecError::Value("message")),
         })

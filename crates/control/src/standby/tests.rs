@@ -83,7 +83,8 @@ fn one_failed_link_is_mended_where_the_relay_below_has_a_standby_parent() {
         for hop in &case.hops {
             let Some((_, failed)) = hop.above else { continue };
             let is_lost = |_, link| link == failed;
-            let hops = with_standbys(&case.hops, &case.standbys, is_lost, |_| false);
+            let hops =
+                with_standbys(&case.hops, (&case.standbys, &Standbys::new()), is_lost, |_| false);
             assert_eq!(hops.len(), case.hops.len());
             let uses = hops.iter().any(|hop| hop.above.is_some_and(|(_, link)| link == failed));
             assert_eq!(uses, !case.standbys.contains_key(&hop.relay));
@@ -110,7 +111,10 @@ fn a_dead_relay_cuts_off_only_those_without_a_way_round_it() {
                 let of = case.links.iter().find(|(id, _)| *id == link);
                 relay == dead || of.is_some_and(|(_, ends)| ends.contains(&dead))
             };
-            let hops = with_standbys(&case.hops, &case.standbys, is_lost, |relay| relay == dead);
+            let hops =
+                with_standbys(&case.hops, (&case.standbys, &Standbys::new()), is_lost, |relay| {
+                    relay == dead
+                });
             let places = Places::new(&case.hops);
             let orphans = case.hops.iter().filter(|hop| hop.above.is_some_and(|(a, _)| a == dead));
             for orphan in orphans {

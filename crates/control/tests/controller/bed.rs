@@ -224,11 +224,12 @@ impl Bed {
     }
 }
 
-/// Whether a message tells of a sharing, or of several changes.
+/// Whether a message tells of a sharing or a spare link, or of several changes.
 fn is_recent(bytes: &[u8]) -> bool {
     match Message::decode(bytes) {
-        Ok(Message::Call { call: Call::Set(Item::Comtree { sharing, .. }), .. }) => {
-            sharing != Sharing::default()
+        Ok(Message::Call { call: Call::Set(Item::Comtree { sharing, branches, .. }), .. }) => {
+            let has_spare = branches.iter().any(|of| of.role == Role::Spare);
+            has_spare || sharing != Sharing::default()
         }
         Ok(Message::Call { call, .. }) => matches!(call, Call::Together(_)),
         _ => false,

@@ -11,6 +11,7 @@ mod renewals;
 mod resuming;
 mod rooms;
 mod sharing;
+mod ways;
 
 use bed::{Bed, SQUARE, limits, new_world, rate, world};
 use canopy_control::storage::{Storage, StorageError};

@@ -157,7 +157,7 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
         };
         let has_succeeded = of.iter().any(is_next);
         of.into_iter().find(|branch| branch.link == link).filter(|branch| match branch.role {
-            Role::StandbyParent | Role::StandbyChild => false,
+            Role::StandbyParent | Role::StandbyChild | Role::Spare => false,
             Role::Parent => !has_succeeded,
             Role::NextParent | Role::Core | Role::Child => true,
             Role::CorePeer | Role::NextPeer | Role::LastPeer => true,
@@ -267,8 +267,8 @@ fn check_no_circle_with(relays: &[SimRelay], comtree: Comtree, detours: impl Fn(
         let is_used = |of: &&Branch| match of.role {
             Role::Parent => !(has_standby && detours(at)),
             Role::StandbyParent => detours(at),
-            // A next parent is not used before the parent is gone.
-            Role::NextParent => false,
+            // A next parent is not used before the parent is gone, and no way is found while there is a controller.
+            Role::NextParent | Role::Spare => false,
             Role::Core | Role::CorePeer | Role::Child | Role::StandbyChild => true,
             // What they bring twice passes once.
             Role::NextPeer | Role::LastPeer => false,
