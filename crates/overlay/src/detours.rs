@@ -1,23 +1,36 @@
 //! Detours: a relay whose link to its parent on a comtree has failed uses its standby parent, if its
-//! controller does not say otherwise in time.
+//! controller does not say otherwise in time. Without a controller, and without a standby parent, it looks for another
+//! [way](ways).
 
-use canopy_control::signal::{Branch, Role};
-use canopy_control::{Item, ItemKey, LinkId};
+use canopy_control::signal::{Branch, FoundWay, Role};
+use canopy_control::{Item, ItemKey, LinkId, WORD_COMES};
 use canopy_plan::Rate;
 use canopy_session::PublicKey;
-use canopy_wire::{Comtree, Time};
+use canopy_wire::{Comtree, Time, WaySearch, WayWord};
 use core::time::Duration;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use ways::{AllWays, Place};
+
+pub use ways::Said;
+
+mod ways;
 
 /// The controller has so long to give a comtree another tree after a link has failed.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The link to a parent is used again once it has been up for so long.
 const STEADY: Duration = Duration::from_secs(5);
+/// How long after it is back the controller has named whoever came as a child over a way that was found.
+const ALL_NAMED: Duration = Duration::from_secs(20);
+// Relays connect within eight seconds, and the controller has to tell them.
+const _: () = assert!(ALL_NAMED.as_secs() >= 8 + WORD_COMES.as_secs() + 4);
+/// How long after that moment standby parents are used again: no relay is a child any more that the controller has not
+/// named, though relays have heard of it at different times.
+const ALL_RANKED: Duration = Duration::from_secs(25);
 /// How long after the controller is back any branch may bring what its link bears. If the link to a parent is up by then, the
 /// detour is over some nine seconds later: the link is steady after [`STEADY`], and the way back without loss takes some four
-/// seconds. The rest is for relays that the controller hears later.
-const ALL_BACK: Duration = Duration::from_secs(15);
+/// seconds. Such a detour may wait for [`ALL_RANKED`] before.
+const ALL_BACK: Duration = Duration::from_secs(35);
 
 /// What a controller wants a relay to have.
 pub type Items = BTreeMap<ItemKey, Item>;
@@ -50,17 +63,36 @@ struct Heard {
     since: Time,
 }
 
+/// How links stand, by the neighbour's key.
+#[derive(Clone, Debug, Default)]
+struct Links(BTreeMap<PublicKey, Heard>);
+
+impl Links {
+    fn heard(&self, items: &Items, link: LinkId) -> Option<Heard> {
+        match items.get(&ItemKey::Link(link)) {
+            Some(Item::Link { key, .. }) => self.0.get(key).copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether the neighbour is heard, as far as it is known.
+    fn is_up(&self, items: &Items, link: LinkId) -> bool {
+        self.heard(items, link).is_none_or(|heard| heard.up)
+    }
+}
+
 /// The detours of a relay, by comtree. What it is told of its links and its controller makes them begin
 /// and end; what the controller wants stays as it is, and [`Detours::apply_to`] says what the data plane
 /// is to have instead.
 #[derive(Clone, Debug, Default)]
 pub struct Detours {
-    links: BTreeMap<PublicKey, Heard>,
+    links: Links,
     controller: Controller,
     /// Whether branches may be brought what their links bear: while nobody can reserve for detours.
     is_unlimited: bool,
     /// With the standby parent's link.
     on: BTreeMap<Comtree, (LinkId, Stage)>,
+    ways: AllWays,
 }
 
 /// What a comtree's item says of the way up.
@@ -71,9 +103,14 @@ struct WaysUp {
 }
 
 impl Detours {
+    /// None, of a relay whose clock showed nothing this long after the Unix epoch.
+    pub fn new(origin: Duration) -> Detours {
+        Detours { ways: AllWays::new(origin), ..Detours::default() }
+    }
+
     /// A data thread says that a link has come up, or gone down.
     pub fn hear_link(&mut self, now: Time, neighbour: PublicKey, up: bool) {
-        let heard = self.links.entry(neighbour).or_insert(Heard { up, since: now });
+        let heard = self.links.0.entry(neighbour).or_insert(Heard { up, since: now });
         if heard.up != up {
             *heard = Heard { up, since: now };
         }
@@ -81,12 +118,19 @@ impl Detours {
 
     /// Whether there is a channel to the controller. Without one nobody is waited for.
     pub fn set_controller(&mut self, now: Time, is_there: bool) {
-        self.controller = match (self.controller, is_there) {
+        let was = self.controller;
+        self.controller = match (was, is_there) {
             (Controller::NotYet, true) => Controller::There,
             (Controller::Gone, true) => Controller::BackSince(now),
             (Controller::There | Controller::BackSince(_), false) => Controller::Gone,
             (same, _) => same,
         };
+        if was == Controller::Gone && is_there {
+            // Who has found its parent again is on no detour.
+            let ways = &self.ways;
+            self.on.retain(|comtree, _| ways.found(*comtree).is_none());
+            self.ways.end_searches();
+        }
     }
 
     fn has_controller(&self) -> bool {
@@ -96,7 +140,16 @@ impl Detours {
     /// Begins and ends detours, as it is time for `items`, and lifts limits while there is no controller.
     /// Returns whether that changes what the data plane is to have.
     pub fn review(&mut self, now: Time, items: &Items) -> bool {
-        if matches!(self.controller, Controller::BackSince(at) if at + ALL_BACK <= now) {
+        let back = match self.controller {
+            Controller::BackSince(at) => Some(now.since(at)),
+            _ => None,
+        };
+        let is_past = |after: Duration| back.is_some_and(|back| back >= after);
+        let mut has_changed = is_past(ALL_NAMED) && self.ways.forget_standings();
+        if is_past(ALL_RANKED) || self.controller == Controller::There {
+            self.ways.forget_passed();
+        }
+        if is_past(ALL_BACK) {
             self.controller = Controller::There;
         }
         let is_unlimited = matches!(self.controller, Controller::Gone | Controller::BackSince(_));
@@ -104,9 +157,14 @@ impl Detours {
         let has_item = |comtree: &Comtree| items.contains_key(&ItemKey::Comtree(*comtree));
         let before = self.on.len();
         self.on.retain(|comtree, _| has_item(comtree));
-        let mut has_changed = self.on.len() < before || is_unlimited != was_unlimited;
+        has_changed |= self.on.len() < before || is_unlimited != was_unlimited;
+        has_changed |= self.ways.review_found(items);
         for (comtree, branches) in comtrees(items) {
             let before = self.on.get(&comtree).copied();
+            // Ranks say nothing of ways that were found.
+            if self.ways.has_passed(comtree) || self.ways.found(comtree).is_some() {
+                continue;
+            }
             let after = ways_up(branches).and_then(|ways| self.next(now, items, before, ways));
             has_changed |= before != after;
             match after {
@@ -114,7 +172,68 @@ impl Detours {
                 None => _ = self.on.remove(&comtree),
             }
         }
+        self.ways.say_again(now, items);
+        if self.controller == Controller::Gone {
+            let is_up = |link| self.links.is_up(items, link);
+            for (comtree, _) in comtrees(items) {
+                let Some(place) = self.place(items, comtree) else { continue };
+                self.ways.seek(now, &place, items, &is_up);
+            }
+        }
         has_changed
+    }
+
+    /// A neighbour says something of a search, which counts while there is no controller. Returns whether that changes what
+    /// the data plane is to have.
+    pub fn hear_search(
+        &mut self,
+        now: Time,
+        items: &Items,
+        neighbour: &PublicKey,
+        comtree: Comtree,
+        search: WaySearch,
+    ) -> bool {
+        let is_taken = matches!(search.word, WayWord::Taken(_) | WayWord::Ended(_));
+        if !is_taken && self.controller != Controller::Gone {
+            return false;
+        }
+        let from = items.range(..FIRST_COMTREE).find_map(|(_, item)| match item {
+            Item::Link { id, key, .. } if key == neighbour => Some(*id),
+            _ => None,
+        });
+        let Some(from) = from else { return false };
+        let Some(place) = self.place(items, comtree) else { return false };
+        if !place.branches.iter().any(|of| of.link == from) {
+            return false;
+        }
+        let is_up = |link| self.links.is_up(items, link);
+        match search.word {
+            WayWord::Ended(number) => self.ways.hear_ended(comtree, from, number),
+            WayWord::Taken(_) => {
+                let may_lend = match self.controller {
+                    Controller::Gone => true,
+                    Controller::BackSince(at) => now.since(at) < ALL_NAMED,
+                    Controller::NotYet | Controller::There => false,
+                };
+                self.ways.hear_taken(&place, items, (from, search), may_lend)
+            }
+            _ => self.ways.hear(now, &place, items, &is_up, (from, search)),
+        }
+    }
+
+    /// Where the relay is on a comtree.
+    fn place<'a>(&self, items: &'a Items, comtree: Comtree) -> Option<Place<'a>> {
+        let Some(Item::Comtree { site, branches, .. }) = items.get(&ItemKey::Comtree(comtree))
+        else {
+            return None;
+        };
+        let parent = parent(&self.on, comtree, branches);
+        Some(Place { comtree, site: *site, branches, parent })
+    }
+
+    /// What is to be said to a neighbour next.
+    pub fn poll_said(&mut self) -> Option<Said> {
+        self.ways.poll_said()
     }
 
     fn next(
@@ -124,8 +243,8 @@ impl Detours {
         before: Option<(LinkId, Stage)>,
         WaysUp { parent, standby }: WaysUp,
     ) -> Option<(LinkId, Stage)> {
-        let heard = |link| self.heard(items, link);
-        let is_up = |link| heard(link).is_none_or(|heard| heard.up);
+        let heard = |link| self.links.heard(items, link);
+        let is_up = |link| self.links.is_up(items, link);
         let stage = before.filter(|(over, _)| *over == standby).map(|(_, stage)| stage);
         let away = Some((standby, Stage::Away));
         // Between two trees there is none; a standby parent that is the parent stays it. It becomes that only
@@ -150,24 +269,20 @@ impl Detours {
         }
     }
 
-    fn heard(&self, items: &Items, link: LinkId) -> Option<Heard> {
-        match items.get(&ItemKey::Link(link)) {
-            Some(Item::Link { key, .. }) => self.links.get(key).copied(),
-            _ => None,
-        }
-    }
-
     /// When [`Detours::review`] may have something to do though nothing is heard.
     pub fn poll_timeout(&self, now: Time, items: &Items) -> Option<Time> {
         let due = comtrees(items).filter_map(|(_, branches)| {
-            let heard = self.heard(items, ways_up(branches)?.parent?)?;
+            let heard = self.links.heard(items, ways_up(branches)?.parent?)?;
             Some(heard.since + if heard.up { STEADY } else { PATIENCE })
         });
         let limits = match self.controller {
-            Controller::BackSince(at) => Some(at + ALL_BACK),
-            _ => None,
+            Controller::BackSince(at) => [ALL_NAMED, ALL_RANKED, ALL_BACK].map(|of| Some(at + of)),
+            _ => [None; 3],
         };
-        due.chain(limits).filter(|due| *due > now).min()
+        due.chain(limits.into_iter().flatten())
+            .chain(self.ways.poll_timeout())
+            .filter(|due| *due > now)
+            .min()
     }
 
     /// The data plane says that a comtree's next parent is the way to the core. Returns whether that
@@ -182,12 +297,18 @@ impl Detours {
 
     /// Whether a comtree has a detour now.
     pub fn has(&self, comtree: Comtree) -> bool {
-        self.on.contains_key(&comtree)
+        self.comtrees().any(|of| of == comtree)
+    }
+
+    /// The ways that were found.
+    pub fn ways(&self) -> impl Iterator<Item = FoundWay> + '_ {
+        self.ways.all_found()
     }
 
     /// The comtrees with detours now.
     pub fn comtrees(&self) -> impl Iterator<Item = Comtree> + '_ {
-        self.on.keys().copied()
+        let found = self.ways().map(|way| way.comtree);
+        found.chain(self.on.keys().copied().filter(|on| self.ways.found(*on).is_none()))
     }
 
     /// What the data plane is to have: the standby parents of detours are parents, and while nobody can
@@ -196,10 +317,15 @@ impl Detours {
     pub fn apply_to<'a>(&self, items: &'a Items) -> Cow<'a, Items> {
         let mut applied = Cow::Borrowed(items);
         for (comtree, (over, stage)) in &self.on {
+            if self.ways.found(*comtree).is_some() {
+                continue;
+            }
             let Some(capacity) = capacity(items, *over) else { continue };
             let item = applied.to_mut().get_mut(&ItemKey::Comtree(*comtree));
             let Some(Item::Comtree { branches, .. }) = item else { continue };
-            branches.retain(|of| of.role != Role::Parent || *stage == Stage::Returning);
+            let stays =
+                |of: &Branch| *stage == Stage::Returning || self.ways.may_come(*comtree, of.link);
+            branches.retain(|of| of.role != Role::Parent || stays(of));
             for branch in branches {
                 match branch.role {
                     Role::Parent => branch.role = Role::NextParent,
@@ -210,6 +336,12 @@ impl Detours {
                     _ => {}
                 }
             }
+        }
+        for comtree in self.ways.comtrees() {
+            let item = applied.to_mut().get_mut(&ItemKey::Comtree(comtree));
+            let Some(Item::Comtree { branches, .. }) = item else { continue };
+            let Some(place) = self.place(items, comtree) else { continue };
+            self.ways.apply_to(&place, branches, items);
         }
         if self.is_unlimited {
             for (_, item) in applied.to_mut().range_mut(FIRST_COMTREE..) {
@@ -238,6 +370,16 @@ fn comtrees(items: &Items) -> impl Iterator<Item = (Comtree, &[Branch])> {
         Item::Comtree { id, branches, .. } => Some((*id, &branches[..])),
         _ => None,
     })
+}
+
+/// The parent by the controller's word, or the standby parent on a detour.
+fn parent(
+    on: &BTreeMap<Comtree, (LinkId, Stage)>,
+    comtree: Comtree,
+    branches: &[Branch],
+) -> Option<LinkId> {
+    let wanted = branches.iter().find(|of| of.role == Role::Parent).map(|of| of.link);
+    on.get(&comtree).map(|(over, _)| *over).or(wanted)
 }
 
 fn ways_up(branches: &[Branch]) -> Option<WaysUp> {
@@ -384,15 +526,15 @@ mod tests {
         detours.set_controller(at(1_000), false);
         assert!(detours.review(at(1_000), &items));
         assert_eq!(receive(&detours), [most; 2]);
-        // Until all detours are over, of which one may still be on its way back after nine seconds; and then no longer.
+        // Until all detours are over, of which one may begin to return after 25 seconds, and no longer.
         detours.set_controller(at(2_000), true);
-        for now in [2_000, 11_000] {
+        for (now, next) in [(2_000, 22_000), (22_000, 27_000), (36_000, 37_000)] {
             assert!(!detours.review(at(now), &items));
-            assert_eq!(detours.poll_timeout(at(now), &items), Some(at(17_000)));
+            assert_eq!(detours.poll_timeout(at(now), &items), Some(at(next)));
             assert_eq!(receive(&detours), [most; 2]);
         }
-        assert!(detours.review(at(17_000), &items));
+        assert!(detours.review(at(37_000), &items));
         assert_eq!(receive(&detours), [reserved; 2]);
-        assert_eq!(detours.poll_timeout(at(17_000), &items), None);
+        assert_eq!(detours.poll_timeout(at(37_000), &items), None);
     }
 }

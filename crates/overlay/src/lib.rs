@@ -11,7 +11,7 @@ mod told;
 mod watch;
 
 pub use changes::changes;
-pub use detours::{Detours, Items};
+pub use detours::{Detours, Items, Said};
 pub use members::Members;
 pub use told::wanted;
 pub use watch::{LinkWatch, Seen};

@@ -386,23 +386,36 @@ fn participants_who_stay_at_a_dead_relay_are_seen() {
     assert_eq!(of(None).verdict(), Ok(()));
 }
 
-#[test]
-fn standby_parents_that_are_not_used_are_seen() {
-    // While a comtree moves, no relay has a standby parent.
+/// A run with such a sabotage that finds something, and the same without it. Nothing is planned meanwhile: relays do
+/// not help themselves while a comtree moves.
+fn mended_alone(sabotage: TopologySabotage) -> [TopologyReport; 2] {
     let with = |seed, sabotage| {
         run(8, seed, |config| {
             (config.improve, config.operator) = (Some(false), Some(false));
             (config.periodic, config.sabotage) = (Some(false), sabotage);
         })
     };
-    // Few seeds cut a link of a tree, below which a relay has one, while the controller is down.
-    let ignoring = |seed| with(seed, Some(TopologySabotage::IgnoreStandbys));
+    // Few seeds cut a link of a tree while the controller is down.
+    let ignoring = |seed| with(seed, Some(sabotage));
     let report = (42..80).map(ignoring).find(|report| report.verdict().is_err());
     let report = report.expect("a fault is found");
     assert!(report.missing > 0 && report.mended_alone > 0, "{report:?}");
-    let repaired = with(report.seed, None);
-    assert_eq!(repaired.verdict(), Ok(()));
-    assert!(repaired.detours > 0, "{repaired:?}");
+    let mended = with(report.seed, None);
+    assert_eq!(mended.verdict(), Ok(()));
+    [report, mended]
+}
+
+#[test]
+fn standby_parents_that_are_not_used_are_seen() {
+    let [_, mended] = mended_alone(TopologySabotage::IgnoreStandbys);
+    assert!(mended.detours > 0, "{mended:?}");
+}
+
+/// Whoever has no standby parent finds another way.
+#[test]
+fn searches_for_ways_that_nobody_passes_on_are_seen() {
+    let [ignoring, mended] = mended_alone(TopologySabotage::IgnoreSearches);
+    assert!(mended.detours > ignoring.detours, "{mended:?}");
 }
 
 #[test]

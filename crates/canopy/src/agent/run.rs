@@ -13,10 +13,11 @@ use canopy_node::RelayWatch;
 use canopy_overlay::{Detours, Items, LinkWatch};
 use canopy_relay::Notice;
 use canopy_session::PublicKey;
-use canopy_wire::{Comtree, Time};
+use canopy_wire::{Comtree, Time, WaySearch};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -32,6 +33,8 @@ const MOST_PAUSE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often the controller is told what links carry.
 const LOADS: Duration = Duration::from_secs(1);
+/// How much of what it is told it hears before it does anything else.
+const MOST_HEARD: usize = 256;
 /// What an agent is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Told {
@@ -39,6 +42,8 @@ pub(crate) enum Told {
     Link(PublicKey, bool),
     /// A comtree's next parent is the way to the core.
     ParentSucceeded(Comtree),
+    /// A neighbour says something of a search for a way to a comtree's root.
+    Search(PublicKey, Comtree, WaySearch),
     /// The cable to a neighbour is cut, or whole again: the demo's doing.
     Cable(PublicKey, bool),
 }
@@ -50,6 +55,7 @@ impl Told {
             Notice::LinkUp { key } => Some(Told::Link(*key, true)),
             Notice::LinkDown { key } => Some(Told::Link(*key, false)),
             Notice::ParentSucceeded { comtree } => Some(Told::ParentSucceeded(*comtree)),
+            Notice::Search { key, comtree, search } => Some(Told::Search(*key, *comtree, *search)),
             _ => None,
         }
     }
@@ -82,7 +88,7 @@ impl Agent {
         watch: RelayWatch,
         notices: UnboundedReceiver<Told>,
     ) -> Agent {
-        let side = RelaySide::new(config.life);
+        let (side, origin) = (RelaySide::new(config.life), Instant::now());
         Agent {
             native: config.native.unwrap_or(native),
             config,
@@ -91,11 +97,11 @@ impl Agent {
             watch,
             notices,
             links: LinkWatch::default(),
-            detours: Detours::default(),
+            detours: no_detours(origin),
             measuring: JoinSet::new(),
             issuers: String::new(),
             next_loads: Time::ZERO,
-            origin: Instant::now(),
+            origin,
         }
     }
 
@@ -125,7 +131,7 @@ impl Agent {
                 tracing::warn!(
                     controller = self.config.controller,
                     "not connected to the controller: {why}; until it is there again, nothing changes here \
-                     but that standby parents take the place of parents whose links fail"
+                     but that other neighbours take the place of parents whose links fail"
                 );
                 was_told = why;
             }
@@ -140,7 +146,8 @@ impl Agent {
         if self.side.items().is_empty() {
             return;
         }
-        (self.side, self.detours) = (RelaySide::new(self.config.life), Detours::default());
+        let detours = no_detours(self.origin);
+        (self.side, self.detours) = (RelaySide::new(self.config.life), detours);
         self.apply_items("what a relay that was removed has").await;
     }
 
@@ -159,7 +166,7 @@ impl Agent {
             let wait = until.map_or(LOOK, |until| until.since(self.now()));
             tokio::select! {
                 registered = &mut registered => return registered,
-                Some(told) = self.notices.recv() => self.hear(told).await,
+                Some(told) = self.notices.recv() => self.hear_all(told).await,
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -175,6 +182,7 @@ impl Agent {
             self.review_detours().await;
             let now = self.now();
             self.side.set_detours(now, self.detours.comtrees());
+            self.side.set_ways(now, self.detours.ways());
             if let Err(error) = self.speak(&mut sender).await {
                 return error;
             }
@@ -186,7 +194,7 @@ impl Agent {
                     Ok(message) => self.side.handle_message(&message),
                     Err(error) => return error.into(),
                 },
-                Some(told) = self.notices.recv() => self.hear(told).await,
+                Some(told) = self.notices.recv() => self.hear_all(told).await,
                 Some(Ok(measured)) = self.measuring.join_next() => self.side.measured(measured),
                 _ = looks.tick() => self.look(),
                 () = tokio::time::sleep(wait) => {}
@@ -246,7 +254,7 @@ impl Agent {
             Some(item) => _ = items.insert(applying.key(), item.clone()),
             None => _ = items.remove(&applying.key()),
         }
-        let before = self.detours.clone();
+        let before = self.detours.comtrees().collect();
         if self.detours.review(self.now(), &items) {
             self.tell_of_detours(&before);
         }
@@ -254,24 +262,25 @@ impl Agent {
     }
 
     /// Tells of detours that were not there before.
-    fn tell_of_detours(&self, before: &Detours) {
-        for comtree in self.detours.comtrees().filter(|comtree| !before.has(*comtree)) {
+    fn tell_of_detours(&self, before: &BTreeSet<Comtree>) {
+        for comtree in self.detours.comtrees().filter(|comtree| !before.contains(comtree)) {
             self.data_plane.count_detour();
             tracing::warn!(
                 comtree = comtree.0,
                 "the link to the parent is down, and the controller has not said what follows; \
-                 the standby parent takes its place"
+                 another neighbour takes its place"
             );
         }
     }
 
     /// Gives the data plane the detours that are due.
     async fn review_detours(&mut self) {
-        let before = self.detours.clone();
+        let before = self.detours.comtrees().collect();
         if self.detours.review(self.now(), self.side.items()) {
             self.tell_of_detours(&before);
             self.apply_items("what changes without a controller").await;
         }
+        self.say_all().await;
     }
 
     /// Gives the data plane what it is to have now.
@@ -284,21 +293,61 @@ impl Agent {
         }
     }
 
-    async fn hear(&mut self, told: Told) {
-        match told {
-            Told::Link(key, up) => self.hear_of_link(key, up),
-            Told::ParentSucceeded(comtree) if self.detours.succeeded(comtree) => {
-                tracing::info!(comtree = comtree.0, "the parent is used again");
-                self.apply_items("a comtree after a detour").await;
-            }
-            Told::ParentSucceeded(comtree) => self.side.set_succeeded(self.now(), comtree),
-            Told::Cable(key, is_cut) => {
-                self.data_plane.set_cut(key, is_cut);
-                self.apply_items("a cable").await;
-                if is_cut {
-                    self.hear_of_link(key, false);
+    /// Hears what there is, of which this is the first: many ways may be found at once, and are applied together.
+    async fn hear_all(&mut self, first: Told) {
+        let before = self.detours.comtrees().collect();
+        let mut has_found = false;
+        let mut next = Some(first);
+        for _ in 0..MOST_HEARD {
+            let Some(told) = next else { break };
+            match told {
+                Told::Search(key, comtree, search) => {
+                    let (now, items) = (self.now(), self.side.items());
+                    has_found |= self.detours.hear_search(now, items, &key, comtree, search);
                 }
+                Told::Link(key, up) => self.hear_of_link(key, up),
+                Told::ParentSucceeded(comtree) => self.hear_of_parent(comtree).await,
+                Told::Cable(key, is_cut) => self.hear_of_cable(key, is_cut).await,
             }
+            next = self.notices.try_recv().ok();
+        }
+        if has_found {
+            self.tell_of_detours(&before);
+            // Whoever hears of it next may come at once.
+            self.apply_items("a way that was found").await;
+        }
+        self.say_all().await;
+    }
+
+    async fn hear_of_parent(&mut self, comtree: Comtree) {
+        if self.detours.succeeded(comtree) {
+            tracing::info!(comtree = comtree.0, "the parent is used again");
+            self.apply_items("a comtree after a detour").await;
+        } else {
+            self.side.set_succeeded(self.now(), comtree);
+        }
+    }
+
+    async fn hear_of_cable(&mut self, key: PublicKey, is_cut: bool) {
+        self.data_plane.set_cut(key, is_cut);
+        self.apply_items("a cable").await;
+        if is_cut {
+            self.hear_of_link(key, false);
+        }
+    }
+
+    /// Tells neighbours what there is to say.
+    async fn say_all(&mut self) {
+        let said: Vec<_> = std::iter::from_fn(|| self.detours.poll_said()).collect();
+        if said.is_empty() {
+            return;
+        }
+        let data_plane = self.data_plane.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            said.into_iter().try_for_each(|said| data_plane.say(said))
+        });
+        if let Err(why) = done.await.unwrap_or_else(|error| Err(error.to_string())) {
+            tracing::warn!("neighbours are not asked for ways: {why}");
         }
     }
 
@@ -363,4 +412,10 @@ async fn register(
         tokio::task::spawn_blocking(move || watch.trust(trust)).await??;
     }
     Ok((channel, issuers))
+}
+
+/// What a relay has that has just started.
+fn no_detours(origin: Instant) -> Detours {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Detours::new(since.saturating_sub(origin.elapsed()))
 }

@@ -4,8 +4,8 @@ use super::SharedNet;
 use crate::settings::RelaySettings;
 use canopy_control::{Item, ItemKey};
 use canopy_node::{ChangeError, Health, RelayWatch};
-use canopy_overlay::{Members, Net, Seen, changes, wanted};
-use canopy_relay::{ComtreeConfig, LinkStatus, Refusal};
+use canopy_overlay::{Members, Net, Said, Seen, changes, wanted};
+use canopy_relay::{Change, ComtreeConfig, LinkStatus, Refusal};
 use canopy_session::PublicKey;
 use canopy_wire::{Downlink, Suite, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +93,19 @@ impl Controlled {
             net.took(&change);
         }
         Ok(())
+    }
+
+    /// Says something to a neighbour. It waits for the data thread that has the link.
+    ///
+    /// # Errors
+    /// The data thread does not answer.
+    pub(crate) fn say(&self, Said { to: key, comtree, search }: Said) -> Result<(), String> {
+        // A link that has just gone takes nothing.
+        let Some(thread) = self.net.get().links.get(&key).map(|link| link.thread) else {
+            return Ok(());
+        };
+        let search = Change::Search { key, thread, comtree, search };
+        self.watch.apply(search).map_err(|error| error.to_string())
     }
 
     /// Does to the data plane what a member's item says, beside its token. It waits for data threads.

@@ -389,12 +389,23 @@ fn has_standby(tree: &[[usize; 2]], relay: usize) -> bool {
 
 #[test]
 fn relays_use_standby_parents_while_the_controller_is_away() {
+    a_link_is_cut_while_the_controller_is_away(has_standby);
+}
+
+/// The part of the tree that is cut off is turned round as far as it must be.
+#[test]
+fn relays_without_standby_parents_find_other_ways_while_the_controller_is_away() {
+    a_link_is_cut_while_the_controller_is_away(|tree, relay| !has_standby(tree, relay));
+}
+
+/// The first link of the tree whose lower end is such a one.
+fn a_link_is_cut_while_the_controller_is_away(is_such: impl Fn(&[[usize; 2]], usize) -> bool) {
     let Some(mut bed) = Bed::new() else { return };
     let traffic = bed.traffic(0, &[1, 2, 3, 4, 5]);
     bed.until("the tree has all relays", |bed| bed.tree().len() == RELAYS - 1);
 
     let tree = bed.tree();
-    let cut = *tree.iter().find(|[below, _]| has_standby(&tree, *below)).unwrap();
+    let cut = *tree.iter().find(|[below, _]| is_such(&tree, *below)).unwrap();
     bed.controller.take().unwrap().kill();
     let what = format!("without the controller, the link {cut:?} of {tree:?} is cut");
     mended(&what, traffic.after(None, || bed.cut(cut, true)));

@@ -5,7 +5,7 @@ use super::faults::{Fault, Planned};
 use super::machine::Machine;
 use super::world::{Step, World};
 use canopy_control::signal::Role;
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 use rand::RngExt;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ enum Without {
     Nothing,
     /// A parent for one relay, which has a standby parent.
     Standby,
+    /// A parent for one relay, which can find a way to the root.
+    Found,
     /// A parent that only the controller can give, or nobody.
     Way,
 }
@@ -160,6 +162,12 @@ impl World<'_> {
                     let mended = self.now + REPAIRED_IN + self.far(world);
                     self.model.excuse(world, self.now, mended);
                 }
+                Without::Found => {
+                    self.told.alone += 1;
+                    // A question goes all the way, and its answer all the way back.
+                    let mended = self.now + REPAIRED_IN + 2 * self.far(world);
+                    self.model.excuse(world, self.now, mended);
+                }
                 Without::Way => {
                     self.model.excuse(world, self.now, until + RETURN + self.far(world));
                 }
@@ -199,7 +207,43 @@ impl World<'_> {
             branch(below, to) == Some(Role::StandbyParent)
                 && branch(to, below) == Some(Role::StandbyChild)
         });
-        if has_standby { Without::Standby } else { Without::Way }
+        match has_standby {
+            true => Without::Standby,
+            false if self.finds_way(below, link, comtree) => Without::Found,
+            false => Without::Way,
+        }
+    }
+
+    /// Whether a relay can find a way to a comtree's root without a link: where it stays as it is, below one root, and
+    /// other links between its relays join the two.
+    fn finds_way(&self, from: usize, without: usize, comtree: Comtree) -> bool {
+        let role = |at: usize, to: usize| {
+            self.machines[at].branch_to(comtree, self.machines[to].identity.public())
+        };
+        let all = (0..self.machines.len()).flat_map(|at| {
+            let others = (0..self.machines.len()).filter(move |to| *to != at);
+            others.filter_map(move |to| Some((at, to, role(at, to)?)))
+        });
+        let all: Vec<(usize, usize, Role)> = all.collect();
+        let may = |role: &Role| !matches!(role, Role::Core | Role::NextParent) && !role.is_peer();
+        if !all.iter().all(|(_, _, role)| may(role)) {
+            return false;
+        }
+        let ends = self.graph.edges[without].ends;
+        let is_cut = |at: usize, to: usize| ends.contains(&at) && ends.contains(&to);
+        let (mut reached, mut next) = (vec![from], 0);
+        while let Some(at) = reached.get(next).copied() {
+            next += 1;
+            for (_, to, _) in all.iter().filter(|(of, ..)| *of == at) {
+                let is_on_both = all.iter().any(|(of, back, _)| of == to && *back == at);
+                if is_on_both && !is_cut(at, *to) && !reached.contains(to) {
+                    reached.push(*to);
+                }
+            }
+        }
+        let is_root =
+            |at: &usize| !all.iter().any(|(of, _, role)| of == at && *role == Role::Parent);
+        reached.iter().any(is_root)
     }
 
     /// The controller fails: what it was repairing it goes on with once it has its relays again, and until then the fault is

@@ -52,6 +52,8 @@ pub enum TopologySabotage {
     LateRepair,
     /// No relay uses its standby parent.
     IgnoreStandbys,
+    /// No relay asks for another way to the root, or answers.
+    IgnoreSearches,
     /// A relay that gets a link lets go of its branches over another one at once.
     HastyExchange,
     /// The operator has links removed at once, and trees change without a step between.

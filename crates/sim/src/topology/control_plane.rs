@@ -60,7 +60,8 @@ impl World<'_> {
         }
         let has_controller = self.channels[relay].is_open();
         let life = self.machines[relay].life;
-        match self.machines[relay].review_detours(self.now, has_controller) {
+        let says = self.config.sabotage != Some(TopologySabotage::IgnoreSearches);
+        match self.machines[relay].review_detours(self.now, (has_controller, says)) {
             Ok((begun, next)) => {
                 self.told.detours += begun;
                 if let Some(at) = next {
@@ -148,6 +149,7 @@ impl World<'_> {
         let machine = &mut self.machines[relay];
         let (local, life) = (machine.local(now), machine.life);
         machine.side.set_detours(local, machine.detours.comtrees());
+        machine.side.set_ways(local, machine.detours.ways());
         machine.side.handle_timeout(local);
         let mut messages = Vec::new();
         while let Some(message) = machine.side.poll_transmit() {

@@ -6,7 +6,7 @@ use crate::host::{Thread, UNIX_ZERO, Waiting, steer};
 use crate::overlay::machine::{Sent, Sockets};
 use canopy_control::signal::Role;
 use canopy_control::{Applying, Item, ItemKey, RelaySide};
-use canopy_overlay::{Detours, Items, LinkWatch, Members, Net, Seen, changes, wanted};
+use canopy_overlay::{Detours, Items, LinkWatch, Members, Net, Said, Seen, changes, wanted};
 use canopy_relay::{
     ADDRESS_REST, BranchRole, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places,
     Refusal, Relay, RelayConfig, Siblings, TableLimits, Trust,
@@ -46,7 +46,9 @@ pub(crate) struct Machine {
     opened: Vec<u8>,
     retired: Counters,
     /// A detour is over, and the data plane is still to have one parent.
-    has_returned: bool,
+    is_to_apply: bool,
+    /// How many ways it has found since that was last looked at.
+    found: u32,
     /// What is being applied.
     pub(crate) applying: Option<Applying>,
     /// Counted by its starts.
@@ -83,13 +85,14 @@ impl Machine {
             thread: None,
             side: RelaySide::new(0),
             watch: LinkWatch::default(),
-            detours: Detours::default(),
+            detours: Detours::new(Duration::from_secs(UNIX_ZERO.0)),
             base: Net { most_subscriptions: 1_000, ..Net::default() },
             net: Net::default(),
             members: Members::default(),
             opened: Vec::new(),
             retired: Counters::default(),
-            has_returned: false,
+            is_to_apply: false,
+            found: 0,
             applying: None,
             life: 0,
         }
@@ -119,11 +122,11 @@ impl Machine {
             siblings.map(|siblings| Thread::new(Relay::new(config, siblings, keys, &table_key)));
         self.side = RelaySide::new(self.life);
         self.watch = LinkWatch::default();
-        self.detours = Detours::default();
+        self.detours = Detours::new(Duration::from_secs(UNIX_ZERO.0));
         self.net = self.base.clone();
         self.members = Members::default();
         self.applying = None;
-        self.has_returned = false;
+        self.is_to_apply = false;
     }
 
     /// What a neighbour is to it on a comtree, as the controller wants it.
@@ -238,11 +241,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Begins and ends detours that are due. Returns how many have begun, and when to look again.
+    /// Begins and ends detours that are due, and says to neighbours what there is to say, if it does. Returns how many
+    /// have begun, and when to look again.
     pub(crate) fn review_detours(
         &mut self,
         now: Time,
-        has_controller: bool,
+        (has_controller, says): (bool, bool),
     ) -> Result<(u32, Option<Time>), String> {
         let local = self.local(now);
         if self.thread.is_none() {
@@ -251,13 +255,21 @@ impl Machine {
         self.detours.set_controller(local, has_controller);
         let before = self.detours.clone();
         let has_changed = self.detours.review(local, self.side.items());
-        if has_changed || core::mem::take(&mut self.has_returned) {
+        if has_changed || core::mem::take(&mut self.is_to_apply) {
             let items = self.detours.apply_to(self.side.items()).into_owned();
             self.apply_items(local, &items, None)?;
         }
+        while let Some(Said { to: key, comtree, search }) = self.detours.poll_said() {
+            if !says {
+                continue;
+            }
+            let search = Change::Search { key, thread: 0, comtree, search };
+            self.change(local, search).map_err(|why| why.to_string())?;
+        }
         let begun = self.detours.comtrees().filter(|comtree| !before.has(*comtree)).count();
+        let begun = begun as u32 + core::mem::take(&mut self.found);
         let next = self.detours.poll_timeout(local, self.side.items());
-        Ok((begun as u32, next.map(|at| self.global(at))))
+        Ok((begun, next.map(|at| self.global(at))))
     }
 
     fn go(&mut self, local: Time, steps: Vec<Change>) -> Result<(), String> {
@@ -332,9 +344,15 @@ impl Machine {
                     }
                 }
                 Notice::ParentSucceeded { comtree } if self.detours.succeeded(comtree) => {
-                    self.has_returned = true;
+                    self.is_to_apply = true;
                 }
                 Notice::ParentSucceeded { comtree } => self.side.set_succeeded(local, comtree),
+                Notice::Search { key, comtree, search } => {
+                    let (items, before) = (self.side.items(), self.detours.ways().count());
+                    self.is_to_apply |=
+                        self.detours.hear_search(local, items, &key, comtree, search);
+                    self.found += self.detours.ways().count().saturating_sub(before) as u32;
+                }
                 _ => {}
             }
         }

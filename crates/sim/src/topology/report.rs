@@ -108,7 +108,7 @@ pub struct TopologyReport {
     pub moved: u32,
     /// How many lives the controller had.
     pub controllers: u32,
-    /// How often a relay used its standby parent.
+    /// How often a relay used its standby parent, or found another way.
     pub detours: u32,
     /// How many links of trees failed with the controller, and had to be made up for without it.
     pub mended_alone: u32,
