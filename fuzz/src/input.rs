@@ -1,5 +1,7 @@
 //! An input as a list of steps: each is one byte that names it and the bytes that it takes.
 
+use canopy_wire::Kind;
+
 /// A list of steps, each named in an input by its place in the list: new ones go to the end, for the
 /// corpus has the numbers.
 macro_rules! steps {
@@ -42,6 +44,13 @@ impl<'a> Input<'a> {
     /// A number below `end`, which is at most 256.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
+    }
+
+    /// A kind of packet. Those that are newer than the corpus come last, as it has the numbers.
+    pub(crate) fn kind(&mut self) -> Kind {
+        let before = Kind::ALL.iter().filter(|kind| **kind != Kind::WaySearch);
+        let at = self.below(Kind::ALL.len());
+        before.copied().nth(at).unwrap_or(Kind::WaySearch)
     }
 
     pub(crate) fn word(&mut self) -> u16 {

@@ -304,7 +304,7 @@ impl World {
                 input.bytes(len).to_vec()
             }
             Step::Forge => {
-                let kind = Kind::ALL[input.below(Kind::ALL.len())];
+                let kind = input.kind();
                 let comtree = Comtree(input.below(4) as u32);
                 let header = Header::new(kind, self.session(input.byte()), comtree);
                 let (records, len) = (input.byte(), input.byte().into());
@@ -380,7 +380,7 @@ impl World {
     /// A participant says whatever it likes, and seals it. One that was never connected cannot.
     fn abuse(&mut self, input: &mut Input<'_>) {
         let (number, place) = (input.below(PARTICIPANTS), input.byte());
-        let kind = Kind::ALL[input.below(Kind::ALL.len())];
+        let kind = input.kind();
         let session = &mut self.participants[number].0.session;
         let header = Header::new(kind, session.id(), Comtree(input.below(4) as u32));
         let (records, len) = (input.byte(), input.byte().into());

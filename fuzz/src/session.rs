@@ -164,7 +164,7 @@ impl Connection {
                 self.hear(input.bytes(len));
             }
             Step::Forge => {
-                let kind = Kind::ALL[input.below(Kind::ALL.len())];
+                let kind = input.kind();
                 let (session, len) = (input.byte(), input.word().into());
                 let header = Header::new(kind, SessionId::new(session.into()), COMTREE);
                 let packet = [&header.encode(session % 4), input.bytes(len)].concat();

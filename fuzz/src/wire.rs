@@ -9,7 +9,8 @@ use canopy_wire::{
     MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record,
     Refused, RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN,
     SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
-    SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, Weight, WireError,
+    SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, WaySearch, Weight,
+    WireError,
 };
 use std::fmt::Debug;
 
@@ -427,6 +428,12 @@ fn between_relays(packet: &Packet<'_>) {
                 assert_eq!(reply.hops, packet.header().hop_limit);
             }
         }
+        Kind::WaySearch => {
+            let encode = |it: &WaySearch, out: &mut [u8]| it.encode(comtree, out);
+            if let Some(search) = survives(packet, Form::of(15), WaySearch::decode, encode) {
+                assert_eq!(search.hops, packet.header().hop_limit);
+            }
+        }
         _ => {}
     }
 }
@@ -640,7 +647,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
     let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
     let _ = (NumberedRequest::decode(packet), Response::decode(packet), Busy::decode(packet));
-    let _ = (LinkHello::decode(packet), RouteReply::decode(packet));
+    let _ = (LinkHello::decode(packet), RouteReply::decode(packet), WaySearch::decode(packet));
     let _ = (Probe::decode(packet), Report::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
