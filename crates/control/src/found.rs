@@ -1,9 +1,9 @@
 //! Ways to the root that relays have found by themselves while the controller was away. They are the tree from then on,
 //! if that can be reserved.
 //!
-//! Relays on such ways have parents that the controller does not know of. Together with what it tells others they could
-//! form a circle. So nothing is told of such a comtree before all its relays have been heard, and then either
-//! just what they have, or first to let go of it.
+//! Relays on such ways have parents that the controller does not know of. Together with another tree they could form a
+//! circle. So a comtree is not repaired before those of its relays have been heard that may be on one, or have had their
+//! time. Then relays are told just what they have, or first to let go of it.
 
 use crate::mesh::Spare;
 use crate::model::{Link, LinkId, RelayId};

@@ -7,7 +7,7 @@ use crate::index::PortIndex;
 use crate::meters::{Budget, UpMeter};
 use crate::ports::Peer;
 use crate::thin::Down;
-use canopy_wire::{Comtree, LeaveReason, PORTABLE_SITES, Time};
+use canopy_wire::{Address, Comtree, LeaveReason, PORTABLE_SITES, Time};
 use core::net::IpAddr;
 
 impl Relay {
@@ -38,10 +38,7 @@ impl Relay {
                 Ok(())
             }
             Change::Dismiss { comtree, address } => {
-                self.dismissals.note(now, comtree, address);
-                if let Some(port) = self.ports.find(comtree, address) {
-                    self.send_away(now, port, LeaveReason::ThrownOut);
-                }
+                self.throw_out(now, comtree, address);
                 Ok(())
             }
             Change::Admit { comtree, address } => {
@@ -56,14 +53,12 @@ impl Relay {
                 Ok(())
             }
             Change::SetComtreeBudget { comtree, budget } => {
-                let index = self.comtrees.find(comtree);
-                let index = index.ok_or(Refusal::UnknownComtree(comtree))?;
+                let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
                 self.set_comtree_budget(now, index, &budget);
                 Ok(())
             }
             Change::SetFairness { comtree, fairness } => {
-                let index = self.comtrees.find(comtree);
-                let index = index.ok_or(Refusal::UnknownComtree(comtree))?;
+                let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
                 self.comtrees.get_mut(index).fairness = fairness;
                 Ok(())
             }
@@ -88,6 +83,13 @@ impl Relay {
                 self.sweep_at = Some(now);
                 Ok(())
             }
+        }
+    }
+
+    fn throw_out(&mut self, now: Time, comtree: Comtree, address: Address) {
+        self.dismissals.note(now, comtree, address);
+        if let Some(port) = self.ports.find(comtree, address) {
+            self.send_away(now, port, LeaveReason::ThrownOut);
         }
     }
 
