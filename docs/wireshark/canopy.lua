@@ -47,6 +47,7 @@ local NO_SESSION = 0xffffff
 
 local UPDATES, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x03, 0x04
 local ROUTE_REPLY, LINK_HELLO, WAY_SEARCH = 0x08, 0x09, 0x0a
+local LINK_STATE, LINK_STATE_ACK = 0x0b, 0x0c
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN, GONE = 0x19, 0x1a, 0x1b, 0x1c
@@ -62,6 +63,8 @@ local KINDS = {
   [ROUTE_REPLY] = "Route-reply",
   [LINK_HELLO] = "Link-hello",
   [WAY_SEARCH] = "Way-search",
+  [LINK_STATE] = "Link-state",
+  [LINK_STATE_ACK] = "Link-state-ack",
   [HELLO] = "Hello",
   [COOKIE] = "Cookie",
   [CONNECT] = "Connect",
@@ -145,6 +148,7 @@ local LEAVE_REASONS = {
 }
 local REQUESTS = { [1] = "renew", [2] = "throw out", [3] = "restrict", [4] = "restore" }
 local MAX_TOKEN_LEN = 1000
+local MAX_RELAY_NAME, MAX_LINK_STATES, MAX_LINK_STATE_ACKS = 64, 64, 24
 local REQUEST_STATUSES = {
   [0] = "done",
   [1] = "not allowed",
@@ -158,6 +162,7 @@ local WAY_WORDS = {
   [2] = "is answered by %s, which is taken",
   [3] = "was answered by %s, which has ended",
 }
+local LINK_FORMS = { [0] = "all of them", [1] = "those that are up" }
 local ROUTE_ANSWERS = { [0] = "nobody has it", [1] = "this way leads there" }
 local REFUSED_REASONS = {
   [1] = "sessions full",
@@ -275,6 +280,22 @@ local f = {
   way_number = ProtoField.uint32("canopy.way_search.number", "Number"),
   way_word = ProtoField.uint8("canopy.way_search.word", "Word"),
   way_answer = ProtoField.uint64("canopy.way_search.answer", "Answer"),
+  state_relay = ProtoField.bytes("canopy.link_state.relay", "Relay"),
+  state_part = ProtoField.uint8("canopy.link_state.part", "Part"),
+  state_life = ProtoField.uint64("canopy.link_state.life", "Life"),
+  state_number = ProtoField.uint32("canopy.link_state.number", "Number"),
+  state_age = ProtoField.uint16("canopy.link_state.age", "Age (s)"),
+  state_form = ProtoField.uint8("canopy.link_state.form", "Links", base.DEC, LINK_FORMS),
+  state_free = ProtoField.uint32("canopy.link_state.free", "Most that is free (kbit/s)"),
+  state_name_length = ProtoField.uint8("canopy.link_state.name_length", "Length of the name"),
+  state_name = ProtoField.string("canopy.link_state.name", "Name"),
+  state_count = ProtoField.uint8("canopy.link_state.count", "Count"),
+  state_link = ProtoField.uint32("canopy.link_state.link", "Link"),
+  state_up = ProtoField.uint8("canopy.link_state.up", "Up"),
+  state_delay = ProtoField.uint32("canopy.link_state.delay", "Delay one way (µs)"),
+  state_loss = ProtoField.uint8("canopy.link_state.loss", "Loss (of 255)"),
+  state_link_free = ProtoField.uint32("canopy.link_state.link_free", "Free (kbit/s)"),
+  state_held = ProtoField.uint8("canopy.link_state.held", "Held from so many links away"),
   route_to = ProtoField.uint32("canopy.route_reply.to", "To", base.HEX),
   route_about = ProtoField.uint32("canopy.route_reply.about", "About", base.HEX),
   route_answer = ProtoField.uint8("canopy.route_reply.answer", "Answer", base.DEC, ROUTE_ANSWERS),
@@ -766,6 +787,88 @@ local function find_way_fault(ranges)
   return not WAY_WORDS[word] and string.format("word %d", word)
 end
 
+-- Which state it is: the relay, the part, its life and number.
+local STATE_ID = {
+  { f.state_relay, 32 }, { f.state_part, 1 }, { f.state_life, 8 }, { f.state_number, 4 },
+}
+
+local function with_id(layout)
+  local whole = {}
+  for _, field in ipairs(STATE_ID) do
+    table.insert(whole, field)
+  end
+  for _, field in ipairs(layout) do
+    table.insert(whole, field)
+  end
+  return whole
+end
+
+-- Adds `count` entries of `layout`, `len` bytes each. Returns what is wrong, if anything is.
+local function add_entries(cursor, tree, count, len, layout)
+  if count * len > cursor:left() then
+    return cursor:fault(tree, string.format("%d entries in %d bytes", count, cursor:left()))
+  end
+  for _ = 1, count do
+    local ranges, fault = add_fixed(cursor, tree, len, layout)
+    if fault then
+      return fault
+    elseif layout[2] and layout[2][1] == f.state_up and ranges[2]:uint() > 1 then
+      return cursor:fault(tree, string.format("a link that is up by %d", ranges[2]:uint()))
+    end
+  end
+  return nil
+end
+
+-- What a relay says of its links: in detail, or the numbers of those that are up.
+local function dissect_link_state(cursor, tree)
+  local ranges, fault = add_fixed(cursor, tree, 54, with_id({
+    { f.state_age, 2 }, { f.state_form, 1 }, { f.state_free, 4 }, { f.state_name_length, 1 },
+  }))
+  if fault then
+    return "", fault
+  end
+  local form, length = ranges[6]:uint(), ranges[8]:uint()
+  local said = string.format("number %d of part %d", ranges[4]:uint(), ranges[2]:uint())
+  if length > MAX_RELAY_NAME or length >= cursor:left() then
+    return said, cursor:fault(tree, string.format("a name of %s", plural(length, "byte")))
+  end
+  local name = length > 0 and cursor:take(length)
+  if name then
+    tree:add(f.state_name, name)
+  end
+  local count = cursor:take(1)
+  tree:add(f.state_count, count)
+  said = string.format("%s of %s", said, name and name:string() or "a relay")
+  if name and not name:raw():match("^[!-~]*$") then
+    return said, cursor:fault(tree, "a name that is not ASCII")
+  elseif not LINK_FORMS[form] then
+    return said, cursor:fault(tree, string.format("form %d", form))
+  elseif count:uint() > MAX_LINK_STATES then
+    return said, cursor:fault(tree, string.format("%d links", count:uint()))
+  end
+  said = string.format("%s, %s: %s", said, LINK_FORMS[form], plural(count:uint(), "link"))
+  if form == 1 then
+    return said, add_entries(cursor, tree, count:uint(), 4, { { f.state_link, 4 } })
+  end
+  return said, add_entries(cursor, tree, count:uint(), 14, {
+    { f.state_link, 4 }, { f.state_up, 1 }, { f.state_delay, 4 }, { f.state_loss, 1 },
+    { f.state_link_free, 4 },
+  })
+end
+
+local function dissect_link_state_ack(cursor, tree)
+  local ranges, fault = add_fixed(cursor, tree, 1, { { f.state_count, 1 } })
+  if fault then
+    return "", fault
+  end
+  local count = ranges[1]:uint()
+  if count > MAX_LINK_STATE_ACKS then
+    return "", cursor:fault(tree, plural(count, "state"))
+  end
+  local layout = with_id({ { f.state_held, 1 } })
+  return plural(count, "state"), add_entries(cursor, tree, count, 46, layout)
+end
+
 local BODIES = {
   [UPDATES] = dissect_updates,
   [SUBSCRIBE] = dissect_subscribe,
@@ -786,6 +889,8 @@ local BODIES = {
   [WAY_SEARCH] = fixed(15, {
     { f.way_seeker, 2 }, { f.way_number, 4 }, { f.way_word, 1 }, { f.way_answer, 8 },
   }, say_way, find_way_fault),
+  [LINK_STATE] = dissect_link_state,
+  [LINK_STATE_ACK] = dissect_link_state_ack,
   [HELLO] = fixed(HELLO_LEN - HEADER_LEN, { { f.nonce, 8 } }, say_nonce),
   [COOKIE] = fixed(56, { { f.nonce, 8 }, { f.cookie, 16 }, { f.relay_key, 32 } }, say_nonce),
   [CONNECT] = with_message(24, { { f.nonce, 8 }, { f.cookie, 16 } }),

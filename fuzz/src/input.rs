@@ -20,6 +20,9 @@ pub(crate) const MAX_STEPS: usize = 300;
 /// The bytes of an input that are still to be taken; behind the end there are zeros.
 pub(crate) struct Input<'a>(&'a [u8]);
 
+/// Kinds of packets that came when there was a corpus, in the order in which they came.
+const NEWER: [Kind; 3] = [Kind::WaySearch, Kind::LinkState, Kind::LinkStateAck];
+
 impl<'a> Input<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Input<'a> {
         Input(bytes)
@@ -48,9 +51,10 @@ impl<'a> Input<'a> {
 
     /// A kind of packet. Those that are newer than the corpus come last, as it has the numbers.
     pub(crate) fn kind(&mut self) -> Kind {
-        let before = Kind::ALL.iter().filter(|kind| **kind != Kind::WaySearch);
+        let before = Kind::ALL.iter().filter(|kind| !NEWER.contains(kind));
+        let kinds = before.chain(&NEWER);
         let at = self.below(Kind::ALL.len());
-        before.copied().nth(at).unwrap_or(Kind::WaySearch)
+        kinds.copied().nth(at).unwrap_or(Kind::WaySearch)
     }
 
     pub(crate) fn word(&mut self) -> u16 {

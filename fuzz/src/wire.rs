@@ -5,12 +5,12 @@ use canopy_session::GroupOpener;
 use canopy_wire::{
     Address, Before, Busy, Challenge, Class, Comtree, Connect, Connected, Cookie, DropReason,
     Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join, Joined, Keepalive,
-    Kind, Leave, Level, LinkHello, LinkJoin, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS,
-    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record,
-    Refused, RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN,
-    SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
-    SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, WaySearch, Weight,
-    WireError,
+    Kind, Leave, Level, LinkHello, LinkJoin, LinkState, LinkStateAck, MAX_DATAGRAM, MAX_JOIN_LEN,
+    MAX_LINK_STATES, MAX_RECORDS, MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest,
+    Packet, Probe, Rebind, Record, Refused, RefusedReason, Report, Request, Response, RouteReply,
+    SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck, SubscribeAckWriter,
+    SubscribeRefusal, SubscribeWriter, SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter,
+    VERSION, WaySearch, Weight, WireError,
 };
 use std::fmt::Debug;
 
@@ -434,6 +434,22 @@ fn between_relays(packet: &Packet<'_>) {
                 assert_eq!(search.hops, packet.header().hop_limit);
             }
         }
+        Kind::LinkState => {
+            let Ok(state) = LinkState::decode(packet) else { return };
+            let up = state.links.up().count();
+            assert!(up <= MAX_LINK_STATES && state.links.details().count() <= MAX_LINK_STATES);
+            let mut out = [0; MAX_DATAGRAM];
+            let len = state.encode(&mut out).unwrap();
+            let written = Packet::new_checked(&out[..len]).unwrap();
+            assert_eq!(LinkState::decode(&written), Ok(state));
+        }
+        Kind::LinkStateAck => {
+            let Ok(acks) = LinkStateAck::decode(packet) else { return };
+            let acks: Vec<_> = acks.states().collect();
+            let mut out = [0; MAX_DATAGRAM];
+            let len = LinkStateAck::encode(&acks, &mut out).unwrap();
+            assert_eq!(out[HEADER_LEN..len], packet.payload()[..len - HEADER_LEN]);
+        }
         _ => {}
     }
 }
@@ -648,7 +664,10 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
     let _ = (NumberedRequest::decode(packet), Response::decode(packet), Busy::decode(packet));
     let _ = (LinkHello::decode(packet), RouteReply::decode(packet), WaySearch::decode(packet));
-    let _ = (Probe::decode(packet), Report::decode(packet));
+    let _ =
+        (LinkState::decode(packet).map(|state| state.links.up().count()), Probe::decode(packet));
+    let _ =
+        (LinkStateAck::decode(packet).map(|acks| acks.states().count()), Report::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());

@@ -31,6 +31,10 @@ kinds! {
     LinkHello = 0x09,
     /// Relays look for a way to a comtree's root without a controller, or have found one.
     WaySearch = 0x0a,
+    /// What a relay says of its links, to all others.
+    LinkState = 0x0b,
+    /// That it was heard.
+    LinkStateAck = 0x0c,
     /// First packet of a participant.
     Hello = 0x10,
     /// The relay's stateless answer to a hello.

@@ -18,6 +18,7 @@ mod header;
 mod kind;
 mod lane;
 mod link;
+mod link_state;
 mod liveness;
 mod overlay;
 mod packet;
@@ -48,6 +49,10 @@ pub use header::{DEFAULT_HOP_LIMIT, Header, SessionId};
 pub use kind::{Class, Kind};
 pub use lane::Lane;
 pub use link::LinkJoin;
+pub use link_state::{
+    LinkDetail, LinkList, LinkState, LinkStateAck, LinkStateId, MAX_LINK_STATE_ACKS,
+    MAX_LINK_STATES, MAX_RELAY_NAME,
+};
 pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
 pub use overlay::{LinkHello, RouteReply, WaySearch, WayWord};
 pub use packet::Packet;

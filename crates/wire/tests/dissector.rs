@@ -11,9 +11,9 @@ mod tshark;
 
 use canopy_wire::{
     Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Gone, GroupKey,
-    GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM,
-    NumberedRequest, Packet, Probe, Rebind, Record, Refused, Report, Response, RouteReply,
-    Subscribe, SubscribeAck, Unknown, VERSION, WaySearch, Weight, WireError,
+    GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, LinkHello, LinkState, LinkStateAck,
+    MAX_DATAGRAM, NumberedRequest, Packet, Probe, Rebind, Record, Refused, Report, Response,
+    RouteReply, Subscribe, SubscribeAck, Unknown, VERSION, WaySearch, Weight, WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
@@ -403,6 +403,8 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::RouteReply => RouteReply::decode(&packet).map(drop),
         Kind::LinkHello => LinkHello::decode(&packet).map(drop),
         Kind::WaySearch => WaySearch::decode(&packet).map(drop),
+        Kind::LinkState => LinkState::decode(&packet).map(drop),
+        Kind::LinkStateAck => LinkStateAck::decode(&packet).map(drop),
         Kind::Hello => Hello::decode(&packet).map(drop),
         Kind::Cookie => Cookie::decode(&packet).map(drop),
         Kind::Connect => Connect::decode(&packet).map(drop),

@@ -2,7 +2,10 @@
 //! receiver does once it is opened.
 
 use super::{COMTREE, Case, ELSEWHERE, SENDER, altered, case, malformed, written};
-use canopy_wire::{HEADER_LEN, LinkHello, RouteReply, WaySearch, WayWord};
+use canopy_wire::{
+    HEADER_LEN, LinkDetail, LinkHello, LinkList, LinkState, LinkStateAck, LinkStateId, RouteReply,
+    WaySearch, WayWord,
+};
 
 fn link_hello() -> Vec<u8> {
     let (loss, lifetime) = (0x1fff, 60_000);
@@ -18,6 +21,30 @@ fn route_reply(is_there: bool) -> Vec<u8> {
 fn way_search(word: WayWord) -> Vec<u8> {
     let search = WaySearch { seeker: 12, number: 3, word, hops: 60 };
     written(|out| search.encode(COMTREE, out))
+}
+
+const STATE: LinkStateId =
+    LinkStateId { relay: super::RELAY_KEY, part: 1, life: 1 << 40, number: 3 };
+
+fn link_state(links: LinkList<'_>) -> Vec<u8> {
+    let (age, distance, free_kbit) = (5, 2, 90_000);
+    let state = LinkState { id: STATE, age, distance, free_kbit, name: "eu-1", links };
+    written(|out| state.encode(out))
+}
+
+fn detailed() -> Vec<u8> {
+    let link = |link, is_up| LinkDetail { link, is_up, delay_us: 4_000, loss: 9, free_kbit: 70 };
+    let links: Vec<u8> =
+        [link(7, true), link(8, false)].iter().flat_map(LinkDetail::to_bytes).collect();
+    link_state(LinkList::Detailed(&links))
+}
+
+fn summary() -> Vec<u8> {
+    link_state(LinkList::Summary(&[0, 0, 0, 7, 0, 0, 1, 0]))
+}
+
+fn link_state_ack(count: usize) -> Vec<u8> {
+    written(|out| LinkStateAck::encode(&vec![(STATE, 2); count], out))
 }
 
 pub(crate) fn overlay_cases() -> Vec<Case> {
@@ -82,6 +109,34 @@ pub(crate) fn overlay_cases() -> Vec<Case> {
             "Way-search, comtree 9, search 3 of 12 was answered by 7, which has ended",
             &[("canopy.way_search.word", "3")],
         ),
+        case(
+            detailed(),
+            "Link-state, comtree 0, number 3 of part 1 of eu-1, all of them: 2 links",
+            &[
+                ("canopy.kind", "0x0b"),
+                ("canopy.hop_limit", "254"),
+                ("canopy.link_state.relay", super::RELAY_KEY_HEX),
+                ("canopy.link_state.life", "1099511627776"),
+                ("canopy.link_state.age", "5"),
+                ("canopy.link_state.free", "90000"),
+                ("canopy.link_state.name", "eu-1"),
+                ("canopy.link_state.link", "7|8"),
+                ("canopy.link_state.up", "1|0"),
+                ("canopy.link_state.delay", "4000|4000"),
+                ("canopy.link_state.loss", "9|9"),
+                ("canopy.link_state.link_free", "70|70"),
+            ],
+        ),
+        case(
+            summary(),
+            "Link-state, comtree 0, number 3 of part 1 of eu-1, those that are up: 2 links",
+            &[("canopy.link_state.link", "7|256"), ("canopy.link_state.up", "")],
+        ),
+        case(
+            link_state_ack(2),
+            "Link-state-ack, comtree 0, 2 states",
+            &[("canopy.kind", "0x0c"), ("canopy.link_state.held", "2|2")],
+        ),
     ]
 }
 
@@ -118,6 +173,41 @@ pub(crate) fn malformed_overlay_cases() -> Vec<Case> {
             altered(way_search(WayWord::Ask), HEADER_LEN + 6, 4),
             "Way-search, comtree 9, search 3 of 12 says something unknown",
             "word 4",
+        ),
+        malformed(
+            summary()[..HEADER_LEN + 53].to_vec(),
+            "Link-state, comtree 0",
+            "body of 53 bytes, needs 54",
+        ),
+        malformed(
+            altered(summary(), HEADER_LEN + 47, 2),
+            "Link-state, comtree 0, number 3 of part 1 of eu-1",
+            "form 2",
+        ),
+        malformed(
+            altered(summary(), HEADER_LEN + 52, 65),
+            "Link-state, comtree 0, number 3 of part 1",
+            "a name of 65 bytes",
+        ),
+        malformed(
+            altered(summary(), HEADER_LEN + 57, 3),
+            "Link-state, comtree 0, number 3 of part 1 of eu-1, those that are up: 3 links",
+            "3 entries in 8 bytes",
+        ),
+        malformed(
+            altered(detailed(), HEADER_LEN + 62, 2),
+            "Link-state, comtree 0, number 3 of part 1 of eu-1, all of them: 2 links",
+            "a link that is up by 2",
+        ),
+        malformed(
+            altered(link_state_ack(2), HEADER_LEN, 25),
+            "Link-state-ack, comtree 0",
+            "25 states",
+        ),
+        malformed(
+            altered(link_state_ack(2), HEADER_LEN, 3),
+            "Link-state-ack, comtree 0, 3 states",
+            "3 entries in 92 bytes",
         ),
     ]
 }
