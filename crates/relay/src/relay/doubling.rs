@@ -87,17 +87,21 @@ impl Relay {
         let tree = &self.comtrees.get(index).tree;
         let role = tree.branch(origin).map(|branch| branch.role);
         let is_above = role.is_some_and(|role| role.gets_everything() || role.is_peer());
-        if !is_above || Self::is_word(&update) {
+        if Self::is_word(&update) {
             return Ok(Some(accepted));
         }
-        if self.doubled(index).is_some_and(|doubled| doubled.leads(origin, update.src)) {
+        // Where it comes from below its publisher has come there, and nobody else brings what it sent before.
+        let leads = |doubled: &mut Doubled| !is_above || doubled.leads(origin, update.src);
+        if self.doubled(index).is_some_and(leads) {
             while let Some((from, kept)) =
                 self.doubled(index).and_then(|of| of.take_before(update.src, update.series))
             {
                 self.pass_late(now, index, from, &kept);
             }
         }
-        let Some(doubled) = self.doubled(index) else { return Ok(Some(accepted)) };
+        let Some(doubled) = self.doubled(index).filter(|_| is_above) else {
+            return Ok(Some(accepted));
+        };
         let may_lead = role != Some(BranchRole::LastPeer);
         match doubled.pass(now, (origin, may_lead), &update) {
             Passage::Open => Ok(Some(accepted)),

@@ -123,8 +123,8 @@ impl Relay {
             return kept(succession.keep(now, &update, false));
         }
         // 2. What the old one brings first lets through what its publisher sent before, and only the next one has
-        //    brought.
-        if succession.waits_for(origin) {
+        //    brought. So does what comes from below: its publisher has come there meanwhile.
+        if succession.waits_for(origin) || !succession.is_from_above(origin) {
             self.pass_before(now, &accepted);
         }
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {

@@ -343,6 +343,58 @@ fn what_tells_of_a_portable_address_is_none_of_its_updates() {
     assert_eq!(bring(1, group(7), 5001, b"here I am"), 2);
 }
 
+/// What one neighbour has brought of somebody waits for another one, which brings everything twice now, while that somebody
+/// comes to this relay and goes on.
+#[test]
+fn what_waits_of_somebody_goes_before_what_it_says_after_it_has_come_here() {
+    let (next_parent, next_peer) =
+        ([BranchRole::Child, BranchRole::NextParent], [BranchRole::NextPeer; 2]);
+    let to_core = [BranchRole::Core, BranchRole::CorePeer];
+    // By the link that stays, and by the one that is new. The mover is where the second leads.
+    let cases = [
+        ([(0, 1), (1, 2), (0, 2)], UP, next_parent),
+        ([(1, 0), (0, 2), (1, 2)], to_core, next_peer),
+    ];
+    for ([above, stays, new], roles, new_roles) in cases {
+        let (mut world, firsts) = relays(&[1; 3]);
+        let hearer = come(&mut world, firsts[2], 3, &claims(3));
+        world.subscribe(hearer, 7, 0);
+        let from = new.0;
+        let mover = come(&mut world, firsts[from], MOVER, &pinned(MOVER, 64));
+        let ends = |(one, other): (usize, usize)| {
+            [(firsts[one], one as u16 + 1), (firsts[other], other as u16 + 1)]
+        };
+        let is_mesh = new_roles == next_peer;
+        world.link(COMTREE, ends(above), if is_mesh { [BranchRole::CorePeer; 2] } else { UP });
+        world.link(COMTREE, ends(stays), roles);
+        world.settle();
+        world.link(COMTREE, ends(new), new_roles);
+        for update in 0..10 {
+            world.publish(mover, 7, 0, Flags(0), &[update]);
+            world.pass(Duration::from_millis(100));
+        }
+        // The first of the two is lost on both ways, and the second on one.
+        world.publish(mover, 7, 0, Flags(0), &[10]);
+        world.collect(firsts[from]);
+        world.publish(mover, 7, 0, Flags(0), &[11]);
+        let to_hearer = crate::support::path_of_thread(firsts[2]).remote;
+        let sent = world.collect(firsts[from]).into_iter();
+        let by_new = sent.filter(|sent| sent.to == to_hearer).collect();
+        world.carry(firsts[from], by_new);
+        world.settle();
+        assert_eq!(received(&world, hearer), 10, "it waits for the other one");
+        let here = come(&mut world, firsts[2], MOVER, &pinned(MOVER, 64));
+        world.participants[here].session.take_series(12);
+        for update in 12..20 {
+            world.publish(here, 7, 0, Flags(0), &[update]);
+            world.pass(Duration::from_millis(100));
+        }
+        let but_one = (0..20).filter(|update| *update != 10);
+        let expected: Vec<Vec<u8>> = but_one.map(|update| vec![update]).collect();
+        assert_eq!(world.payloads(hearer), expected);
+    }
+}
+
 #[test]
 fn no_relay_has_a_portable_site() {
     let (mut world, _) = relays(&[1, 1]);
