@@ -218,6 +218,13 @@ pub enum Change {
         /// What.
         search: WaySearch,
     },
+    /// Tell neighbours what relays say of their links, and what of that was heard. What is for a link that is down is lost.
+    SendLinkStates {
+        /// The data thread that has the links.
+        thread: u16,
+        /// The packets, as if they were for cleartext, each with the neighbour's key.
+        packets: Vec<(PublicKey, Box<[u8]>)>,
+    },
     /// Nothing that is sent to this address arrives: send nothing there until `until`, so that it
     /// takes nobody else's room in the kernel's queues.
     Mute {
@@ -240,6 +247,7 @@ impl Change {
             | Change::RemoveLink { thread, .. }
             | Change::SetLinkCapacity { thread, .. }
             | Change::Search { thread, .. }
+            | Change::SendLinkStates { thread, .. }
             | Change::AddBranch(BranchConfig { id: BranchId { thread, .. }, .. })
             | Change::RemoveBranch(BranchId { thread, .. })
             | Change::SetBranchRole { branch: BranchId { thread, .. }, .. }

@@ -77,6 +77,11 @@ impl Relay {
                 self.send_search(&key, comtree, search);
                 Ok(())
             }
+            Change::SendLinkStates { packets, .. } => {
+                // What finds no room now is sent again.
+                packets.iter().for_each(|(key, packet)| _ = self.send_over_link(key, packet));
+                Ok(())
+            }
             Change::Mute { ip, until } => self.mute(now, ip.to_canonical(), until),
             Change::Drain => {
                 self.is_draining = true;

@@ -156,6 +156,13 @@ pub enum Notice {
         /// What.
         search: WaySearch,
     },
+    /// A neighbour says what a relay says of its links, or that it has heard such. The packet can be read.
+    LinkState {
+        /// The neighbour's key.
+        key: PublicKey,
+        /// The packet.
+        packet: Box<[u8]>,
+    },
     /// A participant is no longer there.
     Left {
         /// The comtree.

@@ -14,16 +14,17 @@ use canopy_session::{
     Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Sessions, Terms, derive,
 };
 use canopy_wire::{
-    Address, Comtree, Downlink, DropReason, Kind, LinkHello, LinkJoin, Packet, Path, RefusedReason,
-    Suite, Time, WaySearch,
+    Address, Comtree, Downlink, DropReason, Kind, LinkHello, LinkJoin, LinkState, LinkStateAck,
+    Packet, Path, RefusedReason, Suite, Time, WaySearch,
 };
 use core::time::Duration;
 
 /// Links are looked at this often at least while one is up; whoever comes later was late itself.
 const LOOK_EVERY: Duration = Duration::from_millis(75);
 
-/// How many notices wait at most when one of a search is added.
+/// How many notices wait at most when one of a search is added, and when one of links' states is.
 const MOST_SEARCHES: usize = MAX_NOTICES / 2;
+const MOST_STATES: usize = MAX_NOTICES / 4;
 
 /// Room for a hello and its seal.
 const HELLO_ROOM: usize = 64;
@@ -286,6 +287,28 @@ impl Relay {
         // However much is asked, links are told of. What is lost is asked again.
         if self.notices.len() < MOST_SEARCHES {
             self.note(Notice::Search { key, comtree, search });
+        }
+        Ok(())
+    }
+
+    /// Takes what a neighbour says of relays' links; it is for whoever runs this relay.
+    pub(super) fn take_link_state(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let session = self.admit_session(now, from, packet)?;
+        let key = *self.link_at(session).ok_or(DropReason::UnexpectedKind)?.key();
+        match packet.header().kind {
+            Kind::LinkStateAck => _ = LinkStateAck::decode(packet)?,
+            _ => _ = LinkState::decode(packet)?,
+        }
+        // What is not acknowledged comes again.
+        if self.notices.len() < MOST_STATES {
+            let mut bytes = vec![0; packet.datagram_len()].into_boxed_slice();
+            packet.header().encode_packet(packet.payload(), &mut bytes)?;
+            self.note(Notice::LinkState { key, packet: bytes });
         }
         Ok(())
     }

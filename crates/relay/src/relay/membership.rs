@@ -25,6 +25,7 @@ impl Relay {
             Kind::LinkHello => self.take_link_hello(now, from, packet),
             Kind::SubscribeAck => self.take_subscribe_ack(now, from, packet),
             Kind::WaySearch => self.take_search(now, from, packet),
+            Kind::LinkState | Kind::LinkStateAck => self.take_link_state(now, from, packet),
             Kind::RouteReply => self.take_route_reply(now, from, packet),
             Kind::GroupKeyHeld => self.take_held_key(now, from, packet),
             Kind::Report => self.take_report(now, from, packet),

@@ -11,8 +11,8 @@ use canopy_relay::{
 };
 use canopy_session::{Call, Identity, PublicKey, Session, SessionConfig, State};
 use canopy_wire::{
-    DropReason, Flags, Header, Keepalive, Kind, Leave, LeaveReason, Path, RefusedReason, SessionId,
-    Time, WaySearch, WayWord,
+    DropReason, Flags, Header, Keepalive, Kind, Leave, LeaveReason, LinkList, LinkState,
+    LinkStateAck, LinkStateId, Path, RefusedReason, SessionId, Time, WaySearch, WayWord,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -360,6 +360,43 @@ fn a_search_for_a_way_is_handed_over_as_it_was_said() {
     let told = Notice::Search { key: from, comtree: COMTREE, search };
     assert_eq!(say(COMTREE), (Some(told), 0));
     assert_eq!(say(canopy_wire::Comtree(77)), (None, 1));
+}
+
+/// What relays say of their links is for whoever runs them, if it can be read; a part of the places for notices is left to
+/// others.
+#[test]
+fn what_relays_say_of_links_is_handed_over_as_it_was_said() {
+    let mut world = two();
+    world.settle();
+    let [key, from] = [1, 0].map(|relay| world.key_of(relay));
+    let mut say = |packets: Vec<Vec<u8>>| {
+        while world.threads[1].poll_notice().is_some() {}
+        let packets = packets.into_iter().map(|packet| (key, packet.into()));
+        let change = Change::SendLinkStates { thread: 0, packets: packets.collect() };
+        let now = world.now;
+        world.threads[0].apply(now, change).unwrap();
+        let sent = world.collect(0);
+        world.carry(0, sent);
+        // The header has the session and the number by now.
+        let told = std::iter::from_fn(|| match world.threads[1].poll_notice()? {
+            Notice::LinkState { key, packet } => Some((key, packet[8..].to_vec())),
+            other => panic!("{other:?}"),
+        });
+        let told: Vec<_> = told.collect();
+        (told, world.threads[1].counters().dropped(DropReason::Malformed))
+    };
+    let id = LinkStateId { relay: [5; 32], part: 0, life: 1, number: 2 };
+    let links = LinkList::Summary(&[0, 0, 0, 7]);
+    let state = LinkState { id, age: 1, distance: 2, free_kbit: 3, name: "eu-1", links };
+    let mut packet = [0; 200];
+    let len = state.encode(&mut packet).unwrap();
+    let state = packet[..len].to_vec();
+    let len = LinkStateAck::encode(&[(id, 1)], &mut packet).unwrap();
+    let ack = packet[..len].to_vec();
+    let told = [&state, &ack].map(|of| (from, of[8..].to_vec()));
+    assert_eq!(say(vec![state.clone(), ack]), (told.to_vec(), 0));
+    assert_eq!(say(vec![state[..60].to_vec()]), (Vec::new(), 1));
+    assert_eq!(say(vec![state; 200]).0.len(), 64);
 }
 
 /// Relays of one ip:port each, whose kernels steer by the number in a datagram's header.
