@@ -6,12 +6,14 @@
 
 mod changes;
 mod detours;
+mod link_states;
 mod members;
 mod told;
 mod watch;
 
 pub use changes::changes;
 pub use detours::{Detours, Items, Said};
+pub use link_states::{Flooded, KnownLinks, KnownRelay, KnownState, LinkStates, NEAR};
 pub use members::Members;
 pub use told::wanted;
 pub use watch::{LinkWatch, Seen};
@@ -79,6 +81,18 @@ impl Net {
             }
         }
         kept
+    }
+
+    /// What nothing is reserved of, towards each neighbour: bits a second; 0 if it is not said what the link bears.
+    pub fn free_bits(&self) -> BTreeMap<PublicKey, u64> {
+        let of = |key: &PublicKey| self.capacities.get(key).map_or(0, |most| most.bits);
+        let mut free: BTreeMap<_, _> = self.links.keys().map(|key| (*key, of(key))).collect();
+        for (id, bits) in &self.budgets.guarantees {
+            if let Some(free) = free.get_mut(&id.link) {
+                *free = free.saturating_sub(*bits);
+            }
+        }
+        free
     }
 
     /// Removes a link, and the branches over it.

@@ -2,8 +2,9 @@
 //! they are looked at.
 
 use canopy_control::{Applying, Item, LinkId, LinkReport};
+use canopy_relay::LinkStatus;
 use canopy_session::PublicKey;
-use canopy_wire::Time;
+use canopy_wire::{LinkDetail, Time};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -23,6 +24,33 @@ pub struct Seen {
     pub is_up: bool,
     /// The time one way, microseconds; 0 if it is not known.
     pub delay_us: u32,
+    /// The share of this relay's datagrams that are lost on the way there, in 255ths.
+    pub loss: u8,
+}
+
+impl From<&LinkStatus> for Seen {
+    fn from(status: &LinkStatus) -> Seen {
+        let one_way = |round_trip: Duration| (round_trip.as_micros() / 2) as u32;
+        Seen {
+            has_been_up: status.ups > 0,
+            is_up: status.is_up,
+            delay_us: status.round_trip.map_or(0, one_way),
+            loss: (status.loss_out * f32::from(u8::MAX)) as u8,
+        }
+    }
+}
+
+impl Seen {
+    /// What others are told of it, of which so many bits a second are free.
+    pub fn detail(&self, report: &LinkReport, free_bits: u64) -> LinkDetail {
+        LinkDetail {
+            link: report.link.0,
+            is_up: report.up,
+            delay_us: report.delay_us,
+            loss: self.loss,
+            free_kbit: (free_bits / 1_000).try_into().unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// A link that the controller wants.
