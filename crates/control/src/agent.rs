@@ -34,7 +34,7 @@ pub(crate) struct Agent {
     pub(crate) heard: Time,
     /// When it was last found, of this life of the controller.
     pub(crate) found: Option<Time>,
-    /// When a neighbour last heard it, while it was not heard here.
+    /// When another relay last said that it is there, while it was not heard here.
     pub(crate) vouched: Time,
     /// Whether its channel has broken since.
     pub(crate) is_cut: bool,

@@ -5,10 +5,10 @@
 //! the other, and answers each. Until it does, no other is begun.
 
 use crate::codec::Coded;
-use crate::model::{LinkId, MOST_LINKS};
+use crate::model::{Key, LinkId, MOST_LINKS};
 use crate::signal::{
-    Answer, Call, Callee, FRAME, FoundWay, Item, ItemKey, LinkLoad, LinkReport, MOST_DETOURS,
-    MOST_SUCCEEDED, MOST_TOGETHER, Measure, Measured, Message, Role, Ticket,
+    Answer, Call, Callee, FRAME, FoundWay, Item, ItemKey, LinkLoad, LinkReport, MOST_ASKED_AFTER,
+    MOST_DETOURS, MOST_SUCCEEDED, MOST_TOGETHER, Measure, Measured, Message, Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
@@ -20,6 +20,9 @@ use std::vec::IntoIter;
 const BEAT: Duration = Duration::from_millis(500);
 /// The bytes of a refusal that are said where changes are called together: all of theirs fit a message.
 const MOST_OF_WHY: usize = (Message::MOST - FRAME) / MOST_TOGETHER - 4;
+
+/// After how many relays a controller asks that are remembered at most.
+const MOST_AFTER: usize = 4_096;
 
 /// What is to be applied to the data plane.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +73,8 @@ pub struct RelaySide {
     next_beat: Time,
     /// What it is to measure, until the daemon takes it; of several, the last.
     measure: Option<Measure>,
+    /// After which relays the controller asks.
+    asked_after: BTreeSet<Key>,
     out: VecDeque<Vec<u8>>,
 }
 
@@ -88,6 +93,7 @@ impl RelaySide {
             ways: Vec::new(),
             next_beat: Time::ZERO,
             measure: None,
+            asked_after: BTreeSet::new(),
             out: VecDeque::new(),
         }
     }
@@ -105,9 +111,14 @@ impl RelaySide {
     /// Takes a message from the controller; one that cannot be read is ignored.
     pub fn handle_message(&mut self, bytes: &[u8]) {
         let Ok(message) = Message::decode(bytes) else { return };
-        if let Message::Measure(measure) = message {
-            self.measure = Some(measure);
-            return;
+        match message {
+            Message::Measure(measure) => return self.measure = Some(measure),
+            // It asks again, and each time after the same.
+            Message::AskAfter(relays) if self.asked_after.len() < MOST_AFTER => {
+                return self.asked_after.extend(relays);
+            }
+            Message::AskAfter(_) => return,
+            _ => {}
         }
         let controller = self.callee.controller();
         if let Some(answer) = self.callee.handle(message) {
@@ -201,6 +212,19 @@ impl RelaySide {
     /// What was found, as it was asked for; the controller is told once.
     pub fn measured(&mut self, measured: Measured) {
         self.out.push_back(Message::Measured(measured).encode());
+    }
+
+    /// The relays after which the controller asks, of which it hears nothing. It is told once, by
+    /// [`RelaySide::set_reachable`], to which of them links lead.
+    pub fn poll_asked_after(&mut self) -> Option<BTreeSet<Key>> {
+        (!self.asked_after.is_empty()).then(|| core::mem::take(&mut self.asked_after))
+    }
+
+    /// To these relays links lead, of those after which the controller has asked.
+    pub fn set_reachable(&mut self, relays: &[Key]) {
+        for relays in relays.chunks(MOST_ASKED_AFTER) {
+            self.out.push_back(Message::Reachable(relays.to_vec()).encode());
+        }
     }
 
     /// What it sends over its links. The controller is told once, for whoever looks on.

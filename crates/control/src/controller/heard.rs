@@ -52,7 +52,8 @@ impl Controller {
             }
             Message::Detours(comtrees) => agent.detours = comtrees.into_iter().collect(),
             Message::Ways(ways) => agent.ways = ways,
-            Message::Call { .. } | Message::Measure(_) => {}
+            Message::Reachable(relays) => self.take_reachable(now, relay, &relays),
+            Message::Call { .. } | Message::Measure(_) | Message::AskAfter(_) => {}
         }
     }
 

@@ -109,8 +109,11 @@ pub struct Controller {
     measuring: Measuring,
     /// The relay that was told something last.
     last_told: RelayId,
-    /// What relays are to be told of whom to measure.
+    /// What relays are to be asked: whom to measure, and after whom.
     asks: VecDeque<(RelayId, Message)>,
+    /// When relays were asked after others last, and which one was the last of them.
+    asked_after: Time,
+    last_asked_after: RelayId,
     /// When proposed links are looked at next, and when they were last.
     next_proposals: Option<Time>,
     last_proposals: Time,
@@ -179,6 +182,8 @@ impl Controller {
             measuring: Measuring::default(),
             last_told: RelayId(0),
             asks: VecDeque::new(),
+            asked_after: Time::ZERO,
+            last_asked_after: RelayId(0),
             next_proposals: None,
             last_proposals: Time::ZERO,
             underway: None,

@@ -3,29 +3,37 @@
 //!
 //! - A neighbour hears it: its data plane lives, and whoever it serves stays. It takes nobody new after
 //!   [`Settings::silence`].
-//! - All neighbours that are heard themselves do not hear it: it is given up after
-//!   [`Settings::suspicion`], or at once if its channel has broken as well.
-//! - No neighbour can say: it is given up after [`Settings::silence`] if other relays are heard. If none
-//!   is, the controller itself is cut off, and gives nobody up before leases have ended.
+//! - All neighbours that are heard themselves do not hear it, nor may others that are heard by neighbours: it is given up
+//!   after [`Settings::suspicion`], or at once if its channel has broken as well.
+//! - No neighbour can say, or not all of them: relays that are heard are asked whether links lead there, by what relays tell each other of
+//!   their links. If nobody says so it is given up after [`Settings::silence`].
+//! - No relay at all is heard: the controller itself is cut off, and gives nobody up before leases have ended.
 
 use super::{Controller, RETURN};
-use crate::model::{MemberState, RelayId, RelayState};
+use crate::model::{Key, MemberState, RelayId, RelayState};
 use crate::op::{Effect, Event, Op};
 use crate::settings::Settings;
+use crate::signal::{MOST_ASKED_AFTER, Message};
 use canopy_wire::Time;
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Members whose relay was given up have found places at others within this.
 const REHOMED: Duration = Duration::from_secs(2);
+/// Relays are asked after others this often, and so many of them at once, one after the other: what one knows of the
+/// links of all, those that are joined with it know as well.
+const ASKED_EVERY: Duration = Duration::from_millis(300);
+const ASKED_AT_ONCE: usize = 16;
 
 /// What the neighbours of a relay say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Witness {
     /// One at least hears it.
     Heard,
-    /// None of those who can say hears it.
+    /// None of its neighbours hears it.
     Unheard,
-    /// There is none who can say.
+    /// There is none who can say, or others may hear it.
     Nobody,
 }
 
@@ -64,23 +72,83 @@ impl Controller {
         if is_alone && !self.agents.is_empty() {
             self.alone_until = now;
         }
+        let witnesses = self.witnesses(now, &silent);
+        let mut unknown = BTreeSet::new();
         for relay in silent {
-            let witness = self.witness(now, relay);
+            let witness = witnesses.get(&relay).copied().unwrap_or(Witness::Nobody);
             let Some(agent) = self.agents.get_mut(&relay) else { continue };
             let ends = match witness {
                 Witness::Heard => {
-                    agent.vouched = now;
+                    agent.vouched = agent.vouched.max(now);
                     continue;
                 }
                 Witness::Unheard if agent.is_cut => since,
                 Witness::Unheard => since.max(agent.heard + suspicion),
                 Witness::Nobody => {
+                    unknown.insert(relay);
                     let after = if is_alone { lease.max(silence) } else { silence };
                     since.max(agent.heard.max(agent.vouched) + after)
                 }
             };
             if ends <= now {
+                unknown.remove(&relay);
                 self.lose(now, relay);
+            }
+        }
+        if !is_alone {
+            self.ask_after(now, &unknown);
+        }
+    }
+
+    /// Asks relays that are heard whether links lead to these: those from which the way there is over relays that are not
+    /// heard.
+    fn ask_after(&mut self, now: Time, unknown: &BTreeSet<RelayId>) {
+        if unknown.is_empty() || now < self.asked_after + ASKED_EVERY {
+            return;
+        }
+        self.asked_after = now;
+        let keys: Vec<Key> =
+            unknown.iter().filter_map(|relay| Some(self.state.relays.get(relay)?.key)).collect();
+        let border = self.border(now, unknown);
+        let last = self.last_asked_after;
+        let behind = border.range((Bound::Excluded(last), Bound::Unbounded));
+        let asked: Vec<RelayId> =
+            behind.chain(border.range(..=last)).copied().take(ASKED_AT_ONCE).collect();
+        self.last_asked_after = asked.last().copied().unwrap_or(last);
+        for relay in asked {
+            let ask = |keys: &[Key]| (relay, Message::AskAfter(keys.to_vec()));
+            self.asks.extend(keys.chunks(MOST_ASKED_AFTER).map(ask));
+        }
+    }
+
+    /// The relays that are heard and have links with others that are not, from which more such lead to these.
+    fn border(&self, now: Time, unknown: &BTreeSet<RelayId>) -> BTreeSet<RelayId> {
+        let mut neighbours: BTreeMap<RelayId, Vec<RelayId>> = BTreeMap::new();
+        for [one, other] in self.state.links.values().map(|link| link.ends) {
+            neighbours.entry(one).or_default().push(other);
+            neighbours.entry(other).or_default().push(one);
+        }
+        let (mut border, mut next) = (BTreeSet::new(), Vec::from_iter(unknown.iter().copied()));
+        while let Some(at) = next.pop() {
+            for to in neighbours.remove(&at).unwrap_or_default() {
+                match self.state.is_running(to) && !self.is_silent(now, to) {
+                    true => _ = border.insert(to),
+                    false => next.push(to),
+                }
+            }
+        }
+        border
+    }
+
+    /// A relay says that links lead to these: their data planes live.
+    pub(super) fn take_reachable(&mut self, now: Time, from: RelayId, keys: &[Key]) {
+        if !self.state.is_running(from) || self.is_silent(now, from) {
+            return;
+        }
+        let keys: BTreeSet<&Key> = keys.iter().collect();
+        for relay in self.state.relays.values().filter(|relay| keys.contains(&relay.key)) {
+            if let Some(agent) = self.agents.get_mut(&relay.id) {
+                agent.vouched = agent.vouched.max(now);
             }
         }
     }
@@ -90,23 +158,47 @@ impl Controller {
         self.agents.get(&relay).is_none_or(|agent| agent.is_cut || agent.heard + suspicion <= now)
     }
 
-    fn witness(&self, now: Time, relay: RelayId) -> Witness {
-        let mut witness = Witness::Nobody;
-        for link in self.state.links.values().filter(|link| link.ends.contains(&relay)) {
-            let other = link.other(relay);
-            let Some(health) = self.state.health.get(&link.id) else { continue };
-            if !self.state.is_running(other) || self.is_silent(now, other) {
-                continue;
-            }
-            if !health.reported.contains(&other) {
-                continue;
-            }
-            if !health.deaf.contains(&other) {
-                return Witness::Heard;
-            }
-            witness = Witness::Unheard;
+    /// What the neighbours of these relays say.
+    fn witnesses(&self, now: Time, silent: &[RelayId]) -> BTreeMap<RelayId, Witness> {
+        let mut witnesses: BTreeMap<RelayId, Witness> =
+            silent.iter().map(|relay| (*relay, Witness::Nobody)).collect();
+        if silent.is_empty() {
+            return witnesses;
         }
-        witness
+        let mut joined: BTreeMap<RelayId, Vec<RelayId>> = BTreeMap::new();
+        let is_silent: BTreeSet<RelayId> = silent.iter().copied().collect();
+        for link in self.state.links.values() {
+            let Some(health) = self.state.health.get(&link.id) else { continue };
+            for relay in link.ends {
+                let other = link.other(relay);
+                let Some(witness) = witnesses.get_mut(&relay) else { continue };
+                if is_silent.contains(&other) && health.deaf.is_empty() {
+                    joined.entry(other).or_default().push(relay);
+                }
+                let can_say = self.state.is_running(other) && !self.is_silent(now, other);
+                if !can_say || !health.reported.contains(&other) {
+                    continue;
+                }
+                *witness = match (health.deaf.contains(&other), *witness) {
+                    (true, Witness::Nobody | Witness::Unheard) => Witness::Unheard,
+                    (false, _) | (true, Witness::Heard) => Witness::Heard,
+                };
+            }
+        }
+        // Whoever is heard by a relay that is not heard itself, but by a neighbour, may live all the same.
+        let heard = witnesses.iter().filter(|(_, witness)| **witness == Witness::Heard);
+        let mut next: Vec<RelayId> = heard.map(|(relay, _)| *relay).collect();
+        while let Some(at) = next.pop() {
+            for to in joined.remove(&at).unwrap_or_default() {
+                if let Some(witness) = witnesses.get_mut(&to)
+                    && *witness != Witness::Heard
+                {
+                    *witness = Witness::Nobody;
+                    next.push(to);
+                }
+            }
+        }
+        witnesses
     }
 
     /// Gives up a relay, and its members with it.

@@ -263,6 +263,11 @@ pub enum Message {
     /// From the relay, before each beat that finds it on ways that it has found by itself: which, at most
     /// [`MOST_DETOURS`]. It is as with [`Message::Detours`].
     Ways(Vec<FoundWay>),
+    /// From the controller: of which of these relays, by their keys, do relays say among each other that links lead there? It
+    /// hears nothing of them itself. At most [`MOST_ASKED_AFTER`]. Relays of releases that do not know this message ignore it.
+    AskAfter(Vec<Key>),
+    /// From the relay: of these, once.
+    Reachable(Vec<Key>),
 }
 
 /// A way to the root that a relay has found by itself.
@@ -279,6 +284,9 @@ pub struct FoundWay {
 /// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
 /// once those are done.
 pub const MOST_SUCCEEDED: usize = 256;
+
+/// After how many relays a message asks at most.
+pub const MOST_ASKED_AFTER: usize = 128;
 
 /// For how many comtrees at most a relay says that it is on a detour: as many as it carries.
 pub const MOST_DETOURS: usize = 1_024;
@@ -522,6 +530,14 @@ impl Coded for Answer {
     }
 }
 
+fn asked_after(from: &mut Reader<'_>) -> Result<Vec<Key>, CodecError> {
+    let relays: Vec<Key> = Coded::take(from)?;
+    if relays.len() > MOST_ASKED_AFTER {
+        return Err(CodecError::Value("relays"));
+    }
+    Ok(relays)
+}
+
 fn put_call(
     out: &mut Vec<u8>,
     (controller, relay): (u32, u32),
@@ -577,6 +593,14 @@ impl Coded for Message {
                 out.push(7);
                 ways.put(out);
             }
+            Message::AskAfter(relays) => {
+                out.push(8);
+                relays.put(out);
+            }
+            Message::Reachable(relays) => {
+                out.push(9);
+                relays.put(out);
+            }
         }
     }
 
@@ -619,6 +643,8 @@ impl Coded for Message {
                 }
                 Message::Ways(ways)
             }
+            [8] => Message::AskAfter(asked_after(from)?),
+            [9] => Message::Reachable(asked_after(from)?),
             _ => return Err(CodecError::Value("message")),
         })
     }

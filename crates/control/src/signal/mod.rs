@@ -18,8 +18,8 @@ pub use loads::LinkLoad;
 pub use measure::{MOST_MEASURED, Measure, Measured, Other, Reading};
 pub(crate) use message::FRAME;
 pub use message::{
-    Answer, Branch, Call, FoundWay, Item, ItemKey, LinkReport, MOST_DETOURS, MOST_SUCCEEDED,
-    MOST_TOGETHER, Message, Role,
+    Answer, Branch, Call, FoundWay, Item, ItemKey, LinkReport, MOST_ASKED_AFTER, MOST_DETOURS,
+    MOST_SUCCEEDED, MOST_TOGETHER, Message, Role,
 };
 
 /// How many calls may be on their way to a relay.

@@ -165,6 +165,7 @@ impl Sim {
             }
         }
         self.measure();
+        self.answer_after();
         for at in 0..self.relays.len() {
             while let Some(bytes) = self.relays[at].side.as_mut().and_then(|s| s.poll_transmit()) {
                 self.send(To::Controller(at), at, bytes);

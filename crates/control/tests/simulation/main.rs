@@ -14,6 +14,7 @@ mod moving;
 mod operating;
 mod peering;
 mod proposing;
+mod reaching;
 mod reference;
 mod relays;
 mod relocating;

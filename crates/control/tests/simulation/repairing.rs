@@ -324,3 +324,32 @@ fn a_relay_out_of_the_controllers_reach_keeps_its_members_while_a_neighbour_hear
     sim.advance(sim.now + Duration::from_secs(20));
     assert_eq!(sim.told.relays_lost, 0);
 }
+
+/// Where most relays are out of its reach, nobody whom it hears is a neighbour of some. What relays tell each other of their
+/// links says that they live; until none leads there any more.
+#[test]
+fn relays_far_out_of_the_controllers_reach_keep_their_members_while_links_lead_there() {
+    let mut trial = Trial::new(3);
+    let sim = &mut trial.sim;
+    let held = |sim: &Sim| {
+        let members = sim.controller.as_ref().unwrap().members();
+        members.filter(|member| member.state == MemberState::Held).count()
+    };
+    sim.is_clear = false;
+    sim.relays[2..].iter_mut().for_each(|relay| relay.is_cut_off = true);
+    sim.advance(sim.now + Duration::from_secs(20));
+    assert_eq!((held(sim), sim.told.relays_lost), (MEMBERS, 0));
+    assert!(sim.told.vouched > 0);
+    // Whoever is not heard any more by a neighbour which the controller hears is heard by others.
+    let is_it = |ends: &[usize; 2]| ends.contains(&0) && ends.contains(&3);
+    sim.links.iter_mut().filter(|(_, ends, _)| is_it(ends)).for_each(|link| link.2 = false);
+    sim.report_links();
+    sim.advance(sim.now + Duration::from_secs(10));
+    assert_eq!((held(sim), sim.told.relays_lost), (MEMBERS, 0));
+    // Nothing is known of the others when the two relays that are heard are joined with none of them.
+    let leads_away = |ends: &[usize; 2]| ends.iter().filter(|end| **end < 2).count() == 1;
+    sim.links.iter_mut().filter(|(_, ends, _)| leads_away(ends)).for_each(|link| link.2 = false);
+    sim.report_links();
+    sim.advance(sim.now + Duration::from_secs(12));
+    assert_eq!((held(sim), sim.told.relays_lost), (2 * MEMBERS / RELAYS, RELAYS as u32 - 2));
+}

@@ -47,6 +47,9 @@ pub(crate) struct Told {
     pub(crate) improved: u32,
     pub(crate) broken: u32,
     pub(crate) relays_lost: u32,
+    /// Relays after which others were asked, and those that were reached.
+    pub(crate) asked_after: u32,
+    pub(crate) vouched: u32,
     pub(crate) relays_removed: u32,
     pub(crate) links_removed: u32,
     /// Links that were not gone yet when their removal began.
@@ -84,6 +87,8 @@ impl Told {
         self.improved += of.improved;
         self.broken += of.broken;
         self.relays_lost += of.relays_lost;
+        self.asked_after += of.asked_after;
+        self.vouched += of.vouched;
         self.relays_removed += of.relays_removed;
         self.links_removed += of.links_removed;
         self.links_left += of.links_left;
@@ -124,7 +129,7 @@ impl Told {
             self.links_left,
         ];
         let failing = [self.reshaped, self.broken, self.relays_lost, self.relays_removed];
-        let stormy = [self.controllers, self.commits_failed];
+        let stormy = [self.controllers, self.commits_failed, self.asked_after];
         assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
         let may_fail = matches!(plan, Plan::Failing | Plan::Stormy);
         assert!(!may_fail || failing.iter().all(|count| *count > 0), "{self:?}");
