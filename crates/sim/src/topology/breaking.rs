@@ -18,6 +18,8 @@ const REHOMED_IN: Duration = Duration::from_millis(2_000);
 const FOUND_IN: Duration = Duration::from_millis(5_000);
 /// A controller that starts waits for its relays so long before it gives one up.
 const RETURN: Duration = Duration::from_secs(8);
+/// Relays whose channels are open again, or have ended, are heard again within this.
+const RECONNECTED_IN: Duration = Duration::from_secs(2);
 /// A channel over which nothing comes ends.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -30,6 +32,10 @@ enum Without {
     Found,
     /// A parent that only the controller can give, or nobody.
     Way,
+}
+
+fn is_blocked(relay: usize, one_in: usize) -> bool {
+    if one_in == 1 { relay > 0 } else { relay.is_multiple_of(one_in) }
 }
 
 impl World<'_> {
@@ -314,25 +320,41 @@ impl World<'_> {
         self.after(pause, Step::Connect(relay, self.machines[relay].life));
     }
 
-    /// Nothing passes between the controller and some relays. A relay that no connected neighbour
-    /// answers for is given up.
+    /// Nothing passes between the controller and some relays. Those are given up to which no links lead from one that it
+    /// hears.
     fn block(&mut self, one_in: usize, number: usize) {
         let until = self.faults[number].until;
-        let is_blocked = |relay: &usize| relay.is_multiple_of(one_in);
-        let blocked: Vec<usize> = (0..self.channels.len()).filter(is_blocked).collect();
-        for relay in &blocked {
-            self.channels[*relay].blocked = until;
+        for relay in (0..self.channels.len()).filter(|relay| is_blocked(*relay, one_in)) {
+            self.channels[relay].blocked = until;
         }
-        let has_witness = |relay: &usize| {
-            self.graph.edges.iter().zip(&self.linked).any(|(edge, is_linked)| {
-                let other = edge.ends.iter().find(|end| *end != relay);
-                let is_near = *is_linked && edge.ends.contains(relay);
-                is_near && other.is_some_and(|other| !is_blocked(other))
-            })
-        };
-        if !blocked.iter().all(has_witness) {
+        if !(0..self.channels.len()).all(|relay| self.is_within_reach(relay)) {
             self.excuse_all(until + FOUND_IN);
             self.excuse_excess(until + FOUND_IN);
+        }
+    }
+
+    /// Whether the controller hears a relay, or links lead there from one that it hears.
+    fn is_within_reach(&self, relay: usize) -> bool {
+        let standing = self.standing(None, None);
+        let is_heard =
+            |of: usize| self.channels[of].blocked <= self.now && self.machines[of].is_up();
+        is_heard(relay)
+            || standing[relay].is_some()
+                && (0..self.channels.len())
+                    .any(|of| is_heard(of) && standing[of] == standing[relay])
+    }
+
+    /// The controller has given up a relay. While nothing else fails, that one is none to which links lead.
+    pub(crate) fn check_lost(&mut self, relay: usize) {
+        let is_on = |planned: &&Planned| {
+            planned.from <= self.now && self.now < planned.until + RECONNECTED_IN
+        };
+        let fault = self.faults.iter().find(is_on).map(|planned| planned.fault);
+        if matches!(fault, Some(Fault::Channels(_)))
+            && self.machines[relay].is_up()
+            && self.is_within_reach(relay)
+        {
+            self.model.broken(self.now, format!("relay {relay} is given up, and links lead there"));
         }
     }
 

@@ -54,6 +54,8 @@ pub enum TopologySabotage {
     IgnoreStandbys,
     /// No relay asks for another way to the root, or answers.
     IgnoreSearches,
+    /// No relay tells others of its links.
+    KeepStatesBack,
     /// A relay that gets a link lets go of its branches over another one at once.
     HastyExchange,
     /// The operator has links removed at once, and trees change without a step between.

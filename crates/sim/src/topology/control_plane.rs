@@ -48,9 +48,32 @@ impl World<'_> {
             self.send(relay, sent);
         }
         self.review_detours(relay);
+        self.flood(relay);
         let turn = self.machines[relay].next_turn();
         self.ask_for_turn(relay, turn);
         self.pump_relay(relay);
+    }
+
+    /// Relays tell each other of their links, as in the daemon.
+    pub(crate) fn flood(&mut self, relay: usize) {
+        let now = self.now;
+        if self.config.sabotage == Some(TopologySabotage::KeepStatesBack) {
+            return;
+        }
+        let machine = &mut self.machines[relay];
+        match machine.flood(now) {
+            Ok(next) => {
+                let planned = machine.next_flood.filter(|at| *at > now);
+                let Some(at) = next.filter(|at| planned.is_none_or(|planned| *at < planned)) else {
+                    return;
+                };
+                // What is due at once waits for the data thread.
+                let (at, life) = (at.max(now + Duration::from_millis(1)), machine.life);
+                machine.next_flood = Some(at);
+                self.at(at, Step::Flood(relay, life));
+            }
+            Err(why) => self.model.broken(now, format!("relay {relay}, links' states: {why}")),
+        }
     }
 
     /// Standby parents take the place of parents that are lost, as in the daemon.
@@ -269,7 +292,12 @@ impl World<'_> {
                 }
             }
             Event::Broken { .. } => told.broken += 1,
-            Event::RelayLost(_) => told.relays_lost += 1,
+            Event::RelayLost(id) => {
+                told.relays_lost += 1;
+                if let Some(relay) = self.process.node(id) {
+                    self.check_lost(relay);
+                }
+            }
             Event::RelayFound(_) => told.relays_found += 1,
             Event::LinkDown(_) => told.links_down += 1,
             Event::LinkAdded(_) => told.links_added += 1,

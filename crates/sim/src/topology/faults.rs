@@ -9,6 +9,9 @@ use std::time::Duration;
 /// From the beginning of one fault to the next.
 const EVERY: u64 = 5_000;
 
+/// Channels are blocked for so much longer than other things fail: relays that are given up for that are so after two seconds.
+const CHANNELS: u64 = 2_000;
+
 /// Something that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -22,7 +25,7 @@ pub(crate) enum Fault {
     RelayOfTree,
     /// The controller's process dies, and is started again on its store.
     Controller,
-    /// Nothing passes between the controller and every n-th relay.
+    /// Nothing passes between the controller and every n-th relay; if that is 1, between it and all but the first.
     Channels(usize),
     /// Data is lost on all ways.
     Loss,
@@ -68,17 +71,20 @@ pub(crate) fn draw(
             3 => Fault::Relay(relay),
             4 => Fault::RelayOfTree,
             5 => Fault::Controller,
-            6 => Fault::Channels(2 + relay % 3),
+            6 => Fault::Channels(1 + relay % 4),
             7 => Fault::Loss,
             8 => Fault::Reordering,
             9..=10 => Fault::StormOfTree,
             _ => link().map_or(Fault::Controller, Fault::Storm),
         };
-        let lasts = rng.random_range(1_000..3_500);
+        let is_of_channels = matches!(fault, Fault::Channels(_));
+        let more = if is_of_channels { CHANNELS } else { 0 };
+        let lasts = more + rng.random_range(1_000..3_500);
         let from = Time::from_millis(at + rng.random_range(0..500));
         planned.push(Planned { fault, from, until: from + Duration::from_millis(lasts) });
         // A controller that starts waits for its relays before it gives one up.
-        at += if matches!(fault, Fault::Storm(_) | Fault::StormOfTree) { EVERY * 2 } else { EVERY };
+        let is_long = is_of_channels || matches!(fault, Fault::Storm(_) | Fault::StormOfTree);
+        at += if is_long { EVERY * 2 } else { EVERY };
     }
     planned
 }

@@ -6,7 +6,9 @@ use crate::host::{Thread, UNIX_ZERO, Waiting, steer};
 use crate::overlay::machine::{Sent, Sockets};
 use canopy_control::signal::Role;
 use canopy_control::{Applying, Item, ItemKey, RelaySide};
-use canopy_overlay::{Detours, Items, LinkWatch, Members, Net, Said, Seen, changes, wanted};
+use canopy_overlay::{
+    Detours, Flooded, Items, LinkStates, LinkWatch, Members, Net, Said, Seen, changes, wanted,
+};
 use canopy_relay::{
     ADDRESS_REST, BranchRole, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places,
     Refusal, Relay, RelayConfig, Siblings, TableLimits, Trust,
@@ -15,6 +17,7 @@ use canopy_session::{Identity, Keyring, PacketsPerKey, PublicKey, SessionLimits}
 use canopy_wire::{Comtree, SAFE_DATAGRAM, Suite, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +43,9 @@ pub(crate) struct Machine {
     pub(crate) side: RelaySide,
     watch: LinkWatch,
     pub(crate) detours: Detours,
+    /// What relays say of their links, and when it is seen to next.
+    pub(crate) states: LinkStates,
+    pub(crate) next_flood: Option<Time>,
     base: Net,
     net: Net,
     members: Members,
@@ -74,8 +80,11 @@ impl Machine {
         // One in ten is slow.
         let is_slow = rng.random_bool(0.1);
         let micros = if is_slow { [2_000, 30_000] } else { [20, 2_000] };
+        let identity = Identity::new(seed);
         Machine {
-            identity: Identity::new(seed),
+            states: LinkStates::new(*identity.public(), "", 0),
+            next_flood: None,
+            identity,
             ahead: Duration::from_millis(rng.random_range(0..3_000)),
             turn: Duration::from_micros(micros[0]),
             applies_in: Duration::from_micros(micros[1]),
@@ -123,6 +132,10 @@ impl Machine {
         self.side = RelaySide::new(self.life);
         self.watch = LinkWatch::default();
         self.detours = Detours::new(Duration::from_secs(UNIX_ZERO.0));
+        // Its clock may show an earlier time than in the life before.
+        let life = u64::from(self.life.is_multiple_of(2)) + 1;
+        self.states = LinkStates::new(*self.identity.public(), "", life);
+        self.next_flood = None;
         self.net = self.base.clone();
         self.members = Members::default();
         self.applying = None;
@@ -289,16 +302,36 @@ impl Machine {
     pub(crate) fn look(&mut self, now: Time) {
         let local = self.local(now);
         let Some(thread) = &self.thread else { return };
+        let (mut own, free) = (BTreeMap::new(), self.net.free_bits());
         for link in thread.turn.relay().links() {
-            let seen = Seen {
-                has_been_up: link.ups > 0,
-                is_up: link.is_up,
-                delay_us: link.round_trip.map_or(0, |time| (time.as_micros() / 2) as u32),
-            };
+            let seen = Seen::from(&link);
             if let Some(report) = self.watch.seen(local, &link.key, seen) {
                 self.side.set_link(local, report);
+                let free_bits = free.get(&link.key).copied().unwrap_or(0);
+                own.insert(link.key, seen.detail(&report, free_bits));
             }
         }
+        self.states.set_links(local, own);
+    }
+
+    /// Tells neighbours what relays say of their links, and the controller to which relays links lead after which it asks.
+    /// Returns when to do so again.
+    pub(crate) fn flood(&mut self, now: Time) -> Result<Option<Time>, String> {
+        let local = self.local(now);
+        if self.thread.is_none() {
+            return Ok(None);
+        }
+        self.states.review(local);
+        while let Some(Flooded { to: key, packets }) = self.states.poll_flooded() {
+            let packets = packets.into_iter().map(|packet| (key, packet)).collect();
+            let send = Change::SendLinkStates { thread: 0, packets };
+            self.change(local, send).map_err(|why| why.to_string())?;
+        }
+        if let Some(asked) = self.side.poll_asked_after() {
+            let reachable = self.states.reachable();
+            self.side.set_reachable(&reachable.intersection(&asked).copied().collect::<Vec<_>>());
+        }
+        Ok(self.states.poll_timeout().map(|at| self.global(at)))
     }
 
     /// A datagram arrives. Returns when that wants a turn.
@@ -338,6 +371,7 @@ impl Machine {
                     let link = relay.links().find(|link| link.key == key);
                     let round_trip = link.and_then(|link| link.round_trip).unwrap_or_default();
                     self.detours.hear_link(local, key, up);
+                    self.states.hear_link(local, &key, up);
                     let delay_us = (round_trip.as_micros() / 2) as u32;
                     if let Some(report) = self.watch.told(local, &key, up, delay_us) {
                         self.side.set_link(local, report);
@@ -346,6 +380,7 @@ impl Machine {
                 Notice::ParentSucceeded { comtree } if self.detours.succeeded(comtree) => {
                     self.is_to_apply = true;
                 }
+                Notice::LinkState { key, packet } => self.states.hear(local, &key, &packet),
                 Notice::ParentSucceeded { comtree } => self.side.set_succeeded(local, comtree),
                 Notice::Search { key, comtree, search } => {
                     let (items, before) = (self.side.items(), self.detours.ways().count());

@@ -71,6 +71,8 @@ pub(crate) enum Step {
     Look(usize, u32),
     /// A relay looks whether a detour is due.
     Detours(usize, u32),
+    /// It tells others of its links.
+    Flood(usize, u32),
     ToController(usize, u64, Vec<u8>),
     ToRelay(usize, u64, Vec<u8>),
     ControllerTimer(u32),
@@ -402,7 +404,15 @@ impl<'a> World<'a> {
             Step::Look(relay, life) if lives(self, relay, life) => {
                 self.machines[relay].look(at);
                 self.after(LOOK, Step::Look(relay, life));
+                self.flood(relay);
+                let turn = self.machines[relay].next_turn();
+                self.ask_for_turn(relay, turn);
                 self.pump_relay(relay);
+            }
+            Step::Flood(relay, life) if lives(self, relay, life) => {
+                self.flood(relay);
+                let turn = self.machines[relay].next_turn();
+                self.ask_for_turn(relay, turn);
             }
             Step::Detours(relay, life) if lives(self, relay, life) => {
                 self.review_detours(relay);
@@ -410,6 +420,7 @@ impl<'a> World<'a> {
                 self.ask_for_turn(relay, turn);
             }
             Step::Detours(..)
+            | Step::Flood(..)
             | Step::Turn(..)
             | Step::Connect(..)
             | Step::RelayTimer(..)
@@ -423,6 +434,7 @@ impl<'a> World<'a> {
                 let is_current = self.channels[relay].epoch == epoch;
                 if is_current && self.machines[relay].is_up() && !self.stalls() {
                     self.machines[relay].side.handle_message(&bytes);
+                    self.flood(relay);
                     self.pump_relay(relay);
                 }
             }
