@@ -6,12 +6,14 @@ mod loads;
 mod reload;
 mod report;
 mod show;
+mod states;
 
 pub(crate) use controlled::Controlled;
 pub(crate) use loads::{Busiest, ComtreeLoad};
 pub(crate) use reload::{Reloads, begin, role_name};
 pub(crate) use report::router;
 pub(crate) use show::{NetCommand, report_of};
+pub(crate) use states::SharedStates;
 
 use crate::settings::RelaySettings;
 use canopy_client::RelayKey;
@@ -79,22 +81,37 @@ impl OfSettings for Net {
 pub(crate) struct SharedNet {
     net: Arc<Mutex<Net>>,
     detours: Arc<AtomicU64>,
+    states: Arc<Mutex<Option<SharedStates>>>,
 }
 
 impl SharedNet {
     /// It as it is now.
     pub(crate) fn get(&self) -> Net {
-        self.net.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.with(Net::clone)
+    }
+
+    /// Looks at it as it is now.
+    fn with<T>(&self, look: impl FnOnce(&Net) -> T) -> T {
+        look(&self.net.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A neighbour's name; see [`Net::name`].
     pub(crate) fn name(&self, key: &PublicKey) -> String {
-        self.net.lock().unwrap_or_else(PoisonError::into_inner).name(key)
+        self.with(|net| net.name(key))
     }
 
     /// How many detours have begun.
     pub(crate) fn detours(&self) -> u64 {
         self.detours.load(Ordering::Relaxed)
+    }
+
+    /// What relays say of their links; nothing where no controller tells what links there are.
+    pub(crate) fn states(&self) -> Option<SharedStates> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show(&self, states: SharedStates) {
+        *self.states.lock().unwrap_or_else(PoisonError::into_inner) = Some(states);
     }
 
     fn count_detour(&self) {

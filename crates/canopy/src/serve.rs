@@ -213,9 +213,7 @@ const REFUSALS_PER_SECOND: u32 = 10;
 fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &UnboundedSender<Told>) {
     let (mut second, mut refused) = (Instant::now(), 0);
     for notice in notices {
-        if let Some(told) = Told::of(&notice) {
-            _ = agent.send(told);
-        }
+        Told::tell(&notice, net, agent);
         match notice {
             Notice::TokenRefused { comtree, path, why } => {
                 if second.elapsed() >= Duration::from_secs(1) {

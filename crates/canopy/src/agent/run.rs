@@ -2,7 +2,7 @@
 
 use super::spread::spread;
 use super::{AgentConfig, measure};
-use crate::net::Controlled;
+use crate::net::{Controlled, SharedNet, SharedStates};
 use crate::trust;
 use anyhow::Context;
 use canopy_api::Wrong;
@@ -14,14 +14,16 @@ use canopy_overlay::{Detours, Items, LinkWatch};
 use canopy_relay::Notice;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time, WaySearch};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+mod link_states;
 
 /// Connecting, and each step of registering, may take so long.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -50,13 +52,27 @@ pub(crate) enum Told {
 
 impl Told {
     /// What of a data thread's notice concerns the agent.
-    pub(crate) fn of(notice: &Notice) -> Option<Told> {
+    fn of(notice: &Notice) -> Option<Told> {
         match notice {
             Notice::LinkUp { key } => Some(Told::Link(*key, true)),
             Notice::LinkDown { key } => Some(Told::Link(*key, false)),
             Notice::ParentSucceeded { comtree } => Some(Told::ParentSucceeded(*comtree)),
             Notice::Search { key, comtree, search } => Some(Told::Search(*key, *comtree, *search)),
             _ => None,
+        }
+    }
+
+    /// Tells an agent what of a data thread's notice concerns it. What relays say of their links it finds with the relay's
+    /// `net`.
+    pub(crate) fn tell(notice: &Notice, net: &SharedNet, agent: &UnboundedSender<Told>) {
+        if let Notice::LinkState { key, packet } = notice
+            && let Some(states) = net.states()
+        {
+            states.hear(key, packet);
+        }
+        if let Some(told) = Told::of(notice) {
+            // The agent of a relay that was killed hears no more.
+            _ = agent.send(told);
         }
     }
 }
@@ -71,6 +87,9 @@ pub(crate) struct Agent {
     notices: UnboundedReceiver<Told>,
     links: LinkWatch,
     detours: Detours,
+    /// What relays say of their links, and what of that is being sent.
+    states: SharedStates,
+    flooding: JoinSet<()>,
     /// The measuring of other relays that is under way.
     measuring: JoinSet<Measured>,
     issuers: String,
@@ -89,6 +108,8 @@ impl Agent {
         notices: UnboundedReceiver<Told>,
     ) -> Agent {
         let (side, origin) = (RelaySide::new(config.life), Instant::now());
+        let states = link_states::none(origin, *config.identity.public(), config.name.as_str());
+        data_plane.show(states.clone());
         Agent {
             native: config.native.unwrap_or(native),
             config,
@@ -98,6 +119,8 @@ impl Agent {
             notices,
             links: LinkWatch::default(),
             detours: no_detours(origin),
+            states,
+            flooding: JoinSet::new(),
             measuring: JoinSet::new(),
             issuers: String::new(),
             next_loads: Time::ZERO,
@@ -148,6 +171,8 @@ impl Agent {
         }
         let detours = no_detours(self.origin);
         (self.side, self.detours) = (RelaySide::new(self.config.life), detours);
+        self.links = LinkWatch::default();
+        self.set_own_links(BTreeMap::new());
         self.apply_items("what a relay that was removed has").await;
     }
 
@@ -160,14 +185,19 @@ impl Agent {
             tokio::time::sleep(pause).await;
             register(config, native, watch, issuers).await
         });
+        let mut looks = tokio::time::interval(LOOK);
         loop {
             self.review_detours().await;
+            let flood = self.flood();
             let until = self.detours.poll_timeout(self.now(), self.side.items());
             let wait = until.map_or(LOOK, |until| until.since(self.now()));
             tokio::select! {
                 registered = &mut registered => return registered,
                 Some(told) = self.notices.recv() => self.hear_all(told).await,
-                () = tokio::time::sleep(wait) => {}
+                _ = looks.tick() => drop(self.look_at_links()),
+                () = self.states.has_heard() => {}
+                Some(_) = self.flooding.join_next() => {}
+                () = tokio::time::sleep(wait.min(flood)) => {}
             }
         }
     }
@@ -186,9 +216,10 @@ impl Agent {
             if let Err(error) = self.speak(&mut sender).await {
                 return error;
             }
+            let flood = self.flood();
             let detours = self.detours.poll_timeout(self.now(), self.side.items());
             let until = detours.into_iter().fold(self.side.poll_timeout(), Time::min);
-            let wait = until.since(self.now());
+            let wait = until.since(self.now()).min(flood);
             tokio::select! {
                 received = receiver.receive() => match received {
                     Ok(message) => self.side.handle_message(&message),
@@ -197,8 +228,11 @@ impl Agent {
                 Some(told) = self.notices.recv() => self.hear_all(told).await,
                 Some(Ok(measured)) = self.measuring.join_next() => self.side.measured(measured),
                 _ = looks.tick() => self.look(),
+                () = self.states.has_heard() => {}
+                Some(_) = self.flooding.join_next() => {}
                 () = tokio::time::sleep(wait) => {}
             }
+            self.answer_after();
             if let Some(measure) = self.side.poll_measure() {
                 self.measuring.abort_all();
                 self.measuring.spawn(measure::all(measure));
@@ -354,26 +388,37 @@ impl Agent {
     fn hear_of_link(&mut self, key: PublicKey, up: bool) {
         let now = self.now();
         self.detours.hear_link(now, key, up);
+        self.states.with(|now, states| states.hear_link(now, &key, up));
         let delay_us = self.data_plane.links().get(&key).map_or(0, |(seen, _)| seen.delay_us);
         if let Some(report) = self.links.told(now, &key, up, delay_us) {
             self.side.set_link(now, report);
         }
     }
 
-    /// Looks how the links are.
+    /// Looks how the links are, and tells the controller.
     fn look(&mut self) {
+        let loads = self.look_at_links();
         let now = self.now();
-        let mut loads = Vec::new();
-        for (key, (seen, bits_out)) in self.data_plane.links() {
-            if let Some(report) = self.links.seen(now, &key, seen) {
-                self.side.set_link(now, report);
-                loads.push(LinkLoad { link: report.link, bits_out });
-            }
-        }
         if now >= self.next_loads {
             self.next_loads = now + LOADS;
             self.side.set_loads(loads);
         }
+    }
+
+    /// Looks how the links are. Returns what they carry.
+    fn look_at_links(&mut self) -> Vec<LinkLoad> {
+        let now = self.now();
+        let (mut loads, mut own) = (Vec::new(), BTreeMap::new());
+        let free = self.data_plane.free_bits();
+        for (key, (seen, bits_out)) in self.data_plane.links() {
+            if let Some(report) = self.links.seen(now, &key, seen) {
+                self.side.set_link(now, report);
+                loads.push(LinkLoad { link: report.link, bits_out });
+                own.insert(key, seen.detail(&report, free.get(&key).copied().unwrap_or(0)));
+            }
+        }
+        self.set_own_links(own);
+        loads
     }
 
     fn now(&self) -> Time {

@@ -269,15 +269,12 @@ impl DemoRelays {
         let (watch, config) =
             (relay.watch(), AgentConfig { life: life_by_clock(), ..one.agent.clone() });
         let net = net::begin(&one.settings, &relay)?;
-        let data_plane = Controlled::new(&one.settings, net, watch.clone());
+        let data_plane = Controlled::new(&one.settings, net.clone(), watch.clone());
         let (tell, told) = unbounded_channel();
         if let Some(notices) = relay.take_notices() {
             let tell = tell.clone();
             std::thread::spawn(move || {
-                for told in notices.iter().filter_map(|notice| Told::of(&notice)) {
-                    // The agent of a relay that was killed hears no more.
-                    let _ = tell.send(told);
-                }
+                notices.iter().for_each(|notice| Told::tell(&notice, &net, &tell));
             });
         }
         let agent = Agent::new(config, relay.address(), data_plane, watch, told);

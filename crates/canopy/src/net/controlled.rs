@@ -1,11 +1,11 @@
 //! The overlay as a controller wants it: from items to links, comtrees and branches.
 
-use super::SharedNet;
+use super::{SharedNet, SharedStates};
 use crate::settings::RelaySettings;
 use canopy_control::{Item, ItemKey};
 use canopy_node::{ChangeError, Health, RelayWatch};
-use canopy_overlay::{Members, Net, Said, Seen, changes, wanted};
-use canopy_relay::{Change, ComtreeConfig, LinkStatus, Refusal};
+use canopy_overlay::{Flooded, Members, Net, Said, Seen, changes, wanted};
+use canopy_relay::{Change, ComtreeConfig, Refusal};
 use canopy_session::PublicKey;
 use canopy_wire::{Downlink, Suite, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +108,37 @@ impl Controlled {
         self.watch.apply(search).map_err(|error| error.to_string())
     }
 
+    /// Sends neighbours what relays say of their links. It waits for the data threads that have the links.
+    ///
+    /// # Errors
+    /// A data thread does not answer.
+    pub(crate) fn flood(&self, flooded: Vec<Flooded>) -> Result<(), String> {
+        let mut threads = BTreeMap::<u16, Vec<_>>::new();
+        self.net.with(|net| {
+            for Flooded { to, packets } in flooded {
+                // A link that has just gone takes nothing.
+                let Some(link) = net.links.get(&to) else { continue };
+                let of_thread = threads.entry(link.thread).or_default();
+                of_thread.extend(packets.into_iter().map(|packet| (to, packet)));
+            }
+        });
+        for (thread, packets) in threads {
+            let send = Change::SendLinkStates { thread, packets };
+            self.watch.apply(send).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// How many bits a second of each link are reserved for nothing, by the neighbour's key.
+    pub(crate) fn free_bits(&self) -> BTreeMap<PublicKey, u64> {
+        self.net.with(Net::free_bits)
+    }
+
+    /// Has pages show what relays say of their links.
+    pub(crate) fn show(&self, states: SharedStates) {
+        self.net.show(states);
+    }
+
     /// Does to the data plane what a member's item says, beside its token. It waits for data threads.
     ///
     /// # Errors
@@ -136,14 +167,8 @@ impl Controlled {
 
     /// How the links stand, and how many bits a second are sent over them, by the neighbour's key.
     pub(crate) fn links(&self) -> BTreeMap<PublicKey, (Seen, u64)> {
-        let one_way = |time: std::time::Duration| (time.as_micros() / 2) as u32;
-        let seen = |link: &LinkStatus| Seen {
-            has_been_up: link.ups > 0,
-            is_up: link.is_up,
-            delay_us: link.round_trip.map_or(0, one_way),
-        };
         let links = self.watch.status().links.into_iter();
-        links.map(|link| (link.key, (seen(&link), link.bits_out))).collect()
+        links.map(|link| (link.key, (Seen::from(&link), link.bits_out))).collect()
     }
 }
 

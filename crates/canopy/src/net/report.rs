@@ -1,6 +1,7 @@
 //! `/net`: how a relay's part of the overlay stands, as JSON.
 
 use super::reload::role_name;
+use super::states::{self, RelayReport};
 use super::{Net, OfSettings, SharedNet};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -29,6 +30,12 @@ pub(crate) struct NetReport {
     pub(super) groups: Vec<GroupReport>,
     /// Whether there are more groups than are listed.
     pub(super) groups_cut: bool,
+    /// All relays that a controller has joined, as they say of their links. Relays before this did not tell.
+    #[serde(default)]
+    pub(super) relays: Vec<RelayReport>,
+    /// Whether there are more relays than are listed.
+    #[serde(default)]
+    pub(super) relays_cut: bool,
 }
 
 /// A link to a neighbour relay.
@@ -154,7 +161,9 @@ fn look(watch: &RelayWatch, net: &SharedNet, last: &Last) -> Result<NetReport, C
     }
     let listed = last.as_ref().map(|(_, inspection)| inspection.clone()).unwrap_or_default();
     drop(last);
-    Ok(NetReport::new(&watch.status(), &listed, &net.get()))
+    let report = NetReport::new(&watch.status(), &listed, &net.get());
+    let (relays, relays_cut) = net.states().map(|of| states::relays(&of)).unwrap_or_default();
+    Ok(NetReport { relays, relays_cut, ..report })
 }
 
 impl NetReport {
@@ -182,6 +191,7 @@ impl NetReport {
             routes_cut: inspection.routes_cut,
             groups: inspection.groups.iter().map(GroupReport::from).collect(),
             groups_cut: inspection.groups_cut,
+            ..NetReport::default()
         }
     }
 }

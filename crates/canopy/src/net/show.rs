@@ -1,6 +1,7 @@
 //! `canopy net`: what a running relay says of the overlay.
 
 use super::report::{BranchReport, ComtreeReport, GroupReport, LinkReport, NetReport, RouteReport};
+use super::states::RelayReport;
 use crate::output::print_line;
 use crate::page::ask;
 use anyhow::Context;
@@ -21,12 +22,13 @@ pub(crate) struct NetCommand {
 
 #[derive(Subcommand)]
 enum NetSubcommand {
-    /// Print a running relay's links, comtrees, routes and groups
+    /// Print a running relay's links, comtrees, routes and groups, and all relays that it knows of
     Show(ShowCommand),
 }
 
 /// A running relay's links with their measures, its comtrees with their branches, and the routes and
-/// groups that it knows, of each at most a thousand.
+/// groups that it knows; and the relays that say of their links how they stand, with or without a controller. Of each at
+/// most a thousand.
 #[derive(Args)]
 struct ShowCommand {
     /// Where the relay serves its metrics or its console (its settings 'metrics' and 'console')
@@ -73,6 +75,7 @@ fn tables(report: &NetReport) -> String {
     comtrees(&mut text, &report.comtrees);
     routes(&mut text, &report.routes, report.routes_cut);
     groups(&mut text, &report.groups, report.groups_cut);
+    relays(&mut text, &report.relays, report.relays_cut);
     text
 }
 
@@ -194,6 +197,27 @@ fn groups(text: &mut String, groups: &[GroupReport], are_cut: bool) {
     say_cut(text, "groups", are_cut);
 }
 
+fn relays(text: &mut String, relays: &[RelayReport], are_cut: bool) {
+    if relays.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<16} {:<11} {:>9} {:>11} {:>11}  links that are up lead to",
+        "relay", "is", "links off", "free Mbit/s", "said s ago"
+    );
+    for relay in relays {
+        let RelayReport { name, distance, reachable, age_s, free_bits, neighbours, .. } = relay;
+        let is = if *reachable { "reachable" } else { "cut off" };
+        let (free, neighbours) = (*free_bits as f64 / 1e6, neighbours.join(", "));
+        let _ = writeln!(
+            text,
+            "{name:<16} {is:<11} {distance:>9} {free:>11.3} {age_s:>11}  {neighbours}"
+        );
+    }
+    say_cut(text, "relays", are_cut);
+}
+
 fn say_cut(text: &mut String, what: &str, are_cut: bool) {
     if are_cut {
         let _ = writeln!(text, "there are more {what}; {MAX_LISTED} are listed at most");
@@ -207,7 +231,12 @@ mod tests {
 
     #[test]
     fn every_part_has_its_lines_and_a_cut_list_says_so() {
-        let report = example();
+        let relay = serde_json::json!({
+            "name": "eu-2", "key": "", "distance": 1, "reachable": true, "age_s": 4,
+            "free_bits": 900_000, "neighbours": ["eu-1", "eu-3"], "links": []
+        });
+        let relays = vec![serde_json::from_value(relay).unwrap()];
+        let report = NetReport { relays, ..example() };
         let text = tables(&report);
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         for wanted in [
@@ -218,6 +247,7 @@ mod tests {
             "1 2.* b 40",
             "1 9 5 1 2",
             "there are more groups; 1000 are listed at most",
+            "eu-2 reachable 1 0.900 4 eu-1, eu-3",
         ] {
             let wanted: Vec<&str> = wanted.split(' ').collect();
             assert!(lines.contains(&wanted), "no {wanted:?} in\n{text}");

@@ -79,10 +79,24 @@ impl Bed {
         let native = format!("{}:{RELAY_PORT}", relay_ip(relay));
         let (listen, controller) = (format!("0.0.0.0:{RELAY_PORT}"), controller_address());
         let mut command = canopy(&["relay", "--json", "--threads", "1", "--listen", &listen]);
+        command.args(["--metrics", "127.0.0.1:0"]);
         command.args(["--key", &key, "--name", &name(relay), "--native", &native]);
         command.args(["--controller", &controller, "--controller-key", &self.key]);
         command.stderr(Stdio::null());
         self.relays[relay] = Some(self.hosts[relay].run(|| Server::spawn(command)).unwrap());
+    }
+
+    /// What a relay knows of others: the names of those to which links lead.
+    fn known_at(&self, relay: usize) -> Vec<String> {
+        let at = self.relays[relay].as_ref().unwrap().address("metrics").to_string();
+        let shown = self.hosts[relay].run(|| run(&["net", "show", &at, "--json"])).unwrap();
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or(Value::Null);
+        let relays = shown["relays"].as_array().into_iter().flatten();
+        let reachable = relays.filter(|relay| relay["reachable"] == true);
+        let mut names: Vec<String> =
+            reachable.map(|relay| relay["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
     }
 
     fn path(&self, name: &str) -> String {
@@ -213,6 +227,13 @@ impl Bed {
             thread::sleep(STEP);
         }
         traffic
+    }
+
+    /// Cuts what a relay sends its controller, or ends the cut.
+    fn cut_off(&self, relay: usize, is_cut: bool) {
+        let to = if is_cut { hardware(200) } else { hardware(100) };
+        let words = format!("neigh replace {CONTROLLER_IP} lladdr {to} dev net nud permanent");
+        self.hosts[relay].ip(&words).unwrap();
     }
 
     /// Cuts what two relays send each other, or ends the cut. Nobody is told: frames go astray.
@@ -415,4 +436,33 @@ fn a_link_is_cut_while_the_controller_is_away(is_such: impl Fn(&[[usize; 2]], us
     bed.cut(cut, false);
     bed.until("the link is usable again", Bed::is_whole);
     unnoticed("the link is there again", traffic.after(None, || ()));
+}
+
+/// The controller hears nothing of two of them, nor of any neighbour of theirs.
+#[test]
+fn relays_far_out_of_the_controllers_reach_are_kept_while_links_lead_there() {
+    let Some(mut bed) = Bed::new() else { return };
+    let traffic = bed.traffic(0, &[1, 2, 3, 4, 5]);
+    bed.until("the tree has all relays", |bed| bed.tree().len() == RELAYS - 1);
+    let tree = bed.tree();
+    let cut_off = |bed: &Bed, is_cut| (1..RELAYS).for_each(|of| bed.cut_off(of, is_cut));
+
+    let mut what = "all relays but one are out of the controller's reach";
+    unnoticed(what, traffic.after(None, || cut_off(&bed, true)));
+    for _ in 0..2 {
+        unnoticed(what, traffic.after(None, || ()));
+    }
+    assert_eq!((bed.states(), bed.tree()), (vec!["up".to_owned(); RELAYS], tree.clone()));
+    what = "they are within its reach again";
+    unnoticed(what, traffic.after(None, || cut_off(&bed, false)));
+    bed.until("relays and links are back", Bed::is_whole);
+    assert_eq!(bed.tree(), tree);
+
+    let names: Vec<String> = (0..RELAYS).map(name).collect();
+    bed.controller.take().unwrap().kill();
+    assert_eq!(bed.known_at(3), names);
+    let dead = bed.relays[1].take().unwrap();
+    dead.kill();
+    let others: Vec<String> = names.into_iter().filter(|of| *of != name(1)).collect();
+    bed.until("without the controller, all know who is dead", |bed| bed.known_at(4) == others);
 }
