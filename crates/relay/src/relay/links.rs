@@ -273,6 +273,17 @@ impl Relay {
         }
     }
 
+    /// The neighbour that a packet is from.
+    fn admit_neighbour(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<PublicKey, DropReason> {
+        let session = self.admit_session(now, from, packet)?;
+        Ok(*self.link_at(session).ok_or(DropReason::UnexpectedKind)?.key())
+    }
+
     /// Takes what a neighbour says of a search; it is for whoever runs this relay.
     pub(super) fn take_search(
         &mut self,
@@ -280,8 +291,7 @@ impl Relay {
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let session = self.admit_session(now, from, packet)?;
-        let key = *self.link_at(session).ok_or(DropReason::UnexpectedKind)?.key();
+        let key = self.admit_neighbour(now, from, packet)?;
         let (comtree, search) = (packet.header().comtree, WaySearch::decode(packet)?);
         self.comtrees.find(comtree).ok_or(DropReason::UnknownComtree)?;
         // However much is asked, links are told of. What is lost is asked again.
@@ -298,8 +308,7 @@ impl Relay {
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let session = self.admit_session(now, from, packet)?;
-        let key = *self.link_at(session).ok_or(DropReason::UnexpectedKind)?.key();
+        let key = self.admit_neighbour(now, from, packet)?;
         match packet.header().kind {
             Kind::LinkStateAck => _ = LinkStateAck::decode(packet)?,
             _ => _ = LinkState::decode(packet)?,
