@@ -129,7 +129,7 @@ impl LinkStates {
         }
     }
 
-    /// How this relay's links stand, all of them, by the neighbour's key.
+    /// How this relay's links stand, all of them, by the neighbour's key. What follows is sent by [`LinkStates::review`].
     pub fn set_links(&mut self, now: Time, links: BTreeMap<PublicKey, LinkDetail>) {
         for (key, link) in &links {
             let was_up = self.own.links.get(key).is_some_and(|before| before.is_up);
@@ -142,10 +142,10 @@ impl LinkStates {
         let gone = self.own.links.keys().filter(|key| !links.contains_key(*key));
         gone.for_each(|key| self.flood.part(key));
         self.own.links = links;
-        self.review(now);
+        self.renew(now);
     }
 
-    /// A link has come up, or gone down. Who was up before may have forgotten everything since.
+    /// A link has come up, or gone down, as with [`LinkStates::set_links`]. Who was up before may have forgotten everything since.
     pub fn hear_link(&mut self, now: Time, neighbour: &PublicKey, up: bool) {
         let Some(link) = self.own.links.get_mut(neighbour) else { return };
         link.is_up = up;
@@ -153,7 +153,7 @@ impl LinkStates {
             true => self.flood.meet(now, *neighbour, &self.known),
             false => self.flood.part(neighbour),
         }
-        self.review(now);
+        self.renew(now);
     }
 
     /// Takes what a neighbour has said: a packet that can be read.
@@ -186,13 +186,17 @@ impl LinkStates {
         let known = self.known.get(&key);
         if relay == self.own.key {
             // It is still told, maybe from another life. What this relay says next is newer.
-            self.own.hear(part, (life, number));
+            if known.is_none_or(|known| (known.life, known.number) < (life, number)) {
+                self.own.hear(part, (life, number));
+            }
         } else if known.is_none_or(|known| known.rank() < heard)
             && age < GONE
             && (self.known.len() < MOST_KNOWN || known.is_some())
+            && self.parts_of(relay).all(|(_, known)| known.life <= life)
         {
-            if known.is_some_and(|known| known.life < life) {
-                // It may have had more parts.
+            // It may have had more parts in its life before.
+            let is_former = |(_, known): (&Part, &KnownState)| known.life < life;
+            if self.parts_of(relay).any(is_former) {
                 self.known.retain(|(of, _), known| *of != relay || known.life >= life);
             }
             let links = match state.links {
@@ -208,8 +212,18 @@ impl LinkStates {
         self.flood.heard(now, from, (state.id, state.distance), &self.known);
     }
 
+    fn parts_of(&self, relay: PublicKey) -> impl Iterator<Item = (&Part, &KnownState)> {
+        self.known.range((relay, 0)..(relay, MOST_PARTS))
+    }
+
     /// Says and forgets what is to be, and sends what is due.
     pub fn review(&mut self, now: Time) {
+        self.renew(now);
+        self.flood.send(now, &self.known);
+    }
+
+    /// Says and forgets what is to be.
+    fn renew(&mut self, now: Time) {
         if now >= self.next_forget {
             self.next_forget = now + FORGETS;
             let own = &self.own;
@@ -221,7 +235,6 @@ impl LinkStates {
                 self.flood.pass_on(now, part, None);
             }
         }
-        self.flood.send(now, &self.known);
     }
 
     /// What is to be sent to a neighbour next.

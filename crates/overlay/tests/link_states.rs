@@ -2,7 +2,10 @@
 //! while what they say is late, lost or overtaken: in the end everybody knows all whom links lead to, and nobody else.
 
 use canopy_overlay::{KnownLinks, LinkStates, NEAR};
-use canopy_wire::{HEADER_LEN, Header, Kind, LinkDetail, SAFE_DATAGRAM, SEAL_LEN, SessionId, Time};
+use canopy_wire::{
+    HEADER_LEN, Header, Kind, LinkDetail, LinkState, LinkStateAck, LinkStateId, Packet,
+    SAFE_DATAGRAM, SEAL_LEN, SessionId, Time,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,6 +159,7 @@ impl World {
             return;
         }
         relay.states.set_links(local, links);
+        relay.states.review(local);
         while let Some(flooded) = relay.states.poll_flooded() {
             let to = usize::from(flooded.to[0]) - 1;
             for packet in flooded.packets {
@@ -403,4 +407,47 @@ fn two_relays_with_one_key_flood_nobody() {
     world.steps(60);
     let a_second = (world.sent - before) / 60;
     assert!((1..40).contains(&a_second), "{a_second}");
+}
+
+/// What others still tell of a part that a relay has said to be empty is nothing new to it.
+#[test]
+fn a_relay_whose_links_are_fewer_says_so_once() {
+    let now = Time::from_millis(1_000);
+    let [own, one, other] = [[9; 32], key(1), key(2)];
+    let mut states = LinkStates::new(own, "hub", 1);
+    let links = |count: u32| {
+        let detail = |link| LinkDetail { link, is_up: true, delay_us: 1, loss: 0, free_kbit: 1 };
+        let neighbour = |link: u32| match link {
+            0 => one,
+            1 => other,
+            _ => [100 + link as u8; 32],
+        };
+        (0..count).map(|link| (neighbour(link), detail(link))).collect::<BTreeMap<_, _>>()
+    };
+    states.set_links(now, links(100));
+    let mut now = now + Duration::from_secs(20);
+    states.set_links(now, links(2));
+    let numbers = |states: &mut LinkStates, now| {
+        states.review(now);
+        let all: Vec<_> = std::iter::from_fn(|| states.poll_flooded()).collect();
+        let to_other = all.into_iter().filter(|flooded| flooded.to == other);
+        to_other.flat_map(|flooded| flooded.packets).collect::<Vec<_>>()
+    };
+    // One of the two has heard it over others, and tells it.
+    let id = LinkStateId { relay: own, part: 0, life: 1, number: 0 };
+    let mut answer = [0; 100];
+    let len = LinkStateAck::encode(&[(id, 1)], &mut answer).unwrap();
+    states.hear(now, &other, &answer[..len]);
+    let said = numbers(&mut states, now);
+    assert!(said.len() >= 2, "{}", said.len());
+    for _ in 0..20 {
+        now = now + Duration::from_secs(1);
+        said.iter().for_each(|packet| states.hear(now, &one, packet));
+    }
+    let later = numbers(&mut states, now);
+    let is_new = |packet: Box<[u8]>| {
+        let packet = Packet::new_checked(&packet).unwrap();
+        LinkState::decode(&packet).is_ok_and(|state| state.age == 0)
+    };
+    assert!(!later.into_iter().any(is_new));
 }

@@ -232,7 +232,6 @@ impl Agent {
                 Some(_) = self.flooding.join_next() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            self.answer_after();
             if let Some(measure) = self.side.poll_measure() {
                 self.measuring.abort_all();
                 self.measuring.spawn(measure::all(measure));
@@ -395,7 +394,7 @@ impl Agent {
         }
     }
 
-    /// Looks how the links are, and tells the controller.
+    /// Looks how the links are, and tells the controller, and to whom links lead after whom it has asked.
     fn look(&mut self) {
         let loads = self.look_at_links();
         let now = self.now();
@@ -403,6 +402,7 @@ impl Agent {
             self.next_loads = now + LOADS;
             self.side.set_loads(loads);
         }
+        self.answer_after();
     }
 
     /// Looks how the links are. Returns what they carry.

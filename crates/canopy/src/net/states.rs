@@ -161,6 +161,7 @@ mod tests {
         let shared = SharedStates::new(Instant::now(), near);
         shared.with(|now, states| states.set_links(now, [(other, link)].into()));
         far.set_links(Time::from_millis(1_000), [(own, link)].into());
+        far.review(Time::from_millis(1_000));
         while let Some(flooded) = far.poll_flooded() {
             for packet in flooded.packets {
                 shared.with(|now, states| states.hear(now, &other, &packet));

@@ -172,7 +172,8 @@ impl Controller {
             for relay in link.ends {
                 let other = link.other(relay);
                 let Some(witness) = witnesses.get_mut(&relay) else { continue };
-                if is_silent.contains(&other) && health.deaf.is_empty() {
+                // How the link between two that are silent is now nobody can say.
+                if is_silent.contains(&other) {
                     joined.entry(other).or_default().push(relay);
                 }
                 let can_say = self.state.is_running(other) && !self.is_silent(now, other);

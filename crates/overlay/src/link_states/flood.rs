@@ -153,6 +153,7 @@ impl Neighbour {
     fn knock(&mut self, now: Time, known: &BTreeMap<Part, KnownState>) -> Vec<Box<[u8]>> {
         self.knocked = (self.knocked * 2).clamp(FIRST_REST, MOST_SELDOM);
         self.next = now + self.knocked;
+        self.sending.retain(|part, _| known.contains_key(part));
         let first = self.sending.keys().find_map(|part| Some((*part, known.get(part)?)));
         first.and_then(|(part, state)| packet(now, part, state)).into_iter().collect()
     }

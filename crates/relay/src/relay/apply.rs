@@ -78,8 +78,12 @@ impl Relay {
                 Ok(())
             }
             Change::SendLinkStates { packets, .. } => {
-                // What finds no room now is sent again.
-                packets.iter().for_each(|(key, packet)| _ = self.send_over_link(key, packet));
+                // What finds no room now is sent again. Hellos need some, too.
+                for (key, packet) in packets {
+                    if !self.replies.is_half_full() {
+                        self.send_over_link(&key, &packet);
+                    }
+                }
                 Ok(())
             }
             Change::Mute { ip, until } => self.mute(now, ip.to_canonical(), until),

@@ -124,8 +124,11 @@ impl Relay {
         }
         // 2. What the old one brings first lets through what its publisher sent before, and only the next one has
         //    brought. So does what comes from below: its publisher has come there meanwhile.
-        if succession.waits_for(origin) || !succession.is_from_above(origin) {
-            self.pass_before(now, &accepted);
+        let is_from_below = !succession.is_from_above(origin);
+        if is_from_below || succession.waits_for(origin) {
+            // A copy of what comes from below does not pass before it.
+            let series = update.series.wrapping_sub(u16::from(is_from_below));
+            self.pass_before(now, (index, update.src, series));
         }
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
             return Ok(Some(accepted));
@@ -319,11 +322,10 @@ impl Relay {
         self.inject_ahead(now, index, now + AHEAD);
     }
 
-    /// Lets through what the publisher of an update that the old parent brings sent before that.
-    fn pass_before(&mut self, now: Time, accepted: &Accepted<'_>) {
-        let Accepted { update, index, .. } = *accepted;
+    /// Lets through what a publisher sent up to this number.
+    fn pass_before(&mut self, now: Time, (index, src, series): (ComtreeIndex, Address, u16)) {
         while let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession {
-            let Some(kept) = succession.take_before(now, update.src, update.series) else { return };
+            let Some(kept) = succession.take_before(now, src, series) else { return };
             self.inject(now, index, &kept);
         }
     }
