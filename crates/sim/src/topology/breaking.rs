@@ -5,8 +5,10 @@ use super::faults::{Fault, Planned};
 use super::machine::Machine;
 use super::world::{Step, World};
 use canopy_control::signal::Role;
+use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time};
 use rand::RngExt;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Traffic flows again so long after a link or a relay has failed, beside the longest way four times and the ticks that
@@ -344,6 +346,19 @@ impl World<'_> {
                     .any(|of| is_heard(of) && standing[of] == standing[relay])
     }
 
+    /// Whether links that are up lead to a relay from another one that the controller hears.
+    fn is_linked_with_who_is_heard(&self, relay: usize) -> bool {
+        let number = |key: &PublicKey| {
+            self.machines.iter().position(|machine| machine.identity.public() == key)
+        };
+        let (mut reached, mut next) = (BTreeSet::from([relay]), vec![relay]);
+        while let Some(at) = next.pop() {
+            let linked = self.machines[at].linked();
+            next.extend(linked.iter().filter_map(number).filter(|to| reached.insert(*to)));
+        }
+        reached.into_iter().any(|of| of != relay && self.channels[of].blocked <= self.now)
+    }
+
     /// The controller has given up a relay. While nothing else fails, that one is none to which links lead.
     pub(crate) fn check_lost(&mut self, relay: usize) {
         let is_on = |planned: &&Planned| {
@@ -352,7 +367,7 @@ impl World<'_> {
         let fault = self.faults.iter().find(is_on).map(|planned| planned.fault);
         if matches!(fault, Some(Fault::Channels(_)))
             && self.machines[relay].is_up()
-            && self.is_within_reach(relay)
+            && self.is_linked_with_who_is_heard(relay)
         {
             self.model.broken(self.now, format!("relay {relay} is given up, and links lead there"));
         }

@@ -162,6 +162,12 @@ impl Machine {
         self.applying = None;
     }
 
+    /// The neighbours with which its links are up.
+    pub(crate) fn linked(&self) -> Vec<PublicKey> {
+        let links = self.thread.iter().flat_map(|thread| thread.turn.relay().links());
+        links.filter(|link| link.is_up).map(|link| link.key).collect()
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = self.retired.clone();
         if let Some(thread) = &self.thread {
