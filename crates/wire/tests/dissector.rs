@@ -17,10 +17,10 @@ use canopy_wire::{
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
-    foreign_cases, handshake_cases, malformed_cases, malformed_overlay_cases, malformed_path_cases,
-    notice_cases, overlay_cases, path_cases, published, records, refused_cases, relayed,
-    request_cases, sealed, sealed_cases, sealed_for_group, session_cases, subscribe_cases,
-    unknown_cases, update_cases, weighed, written,
+    foreign_cases, handshake_cases, link_state_cases, malformed_cases, malformed_overlay_cases,
+    malformed_path_cases, notice_cases, overlay_cases, path_cases, published, records,
+    refused_cases, relayed, request_cases, sealed, sealed_cases, sealed_for_group, session_cases,
+    subscribe_cases, unknown_cases, update_cases, weighed, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -41,6 +41,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(notice_cases());
     cases.extend(request_cases());
     cases.extend(overlay_cases());
+    cases.extend(link_state_cases());
     cases.extend(path_cases());
     cases.extend(unknown_cases());
     for kind in Kind::ALL {
@@ -302,6 +303,7 @@ fn intact_packets() -> Vec<Vec<u8>> {
         notice_cases(),
         request_cases(),
         overlay_cases(),
+        link_state_cases(),
         path_cases(),
     ];
     cases.into_iter().flatten().map(|case| case.datagram).collect()

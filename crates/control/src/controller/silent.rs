@@ -5,8 +5,8 @@
 //!   [`Settings::silence`].
 //! - All neighbours that are heard themselves do not hear it, nor may others that are heard by neighbours: it is given up
 //!   after [`Settings::suspicion`], or at once if its channel has broken as well.
-//! - No neighbour can say, or not all of them: relays that are heard are asked whether links lead there, by what relays tell each other of
-//!   their links. If nobody says so it is given up after [`Settings::silence`].
+//! - No neighbour can say, or not all of them: relays that are heard are asked whether links lead there, by what relays
+//!   tell each other of their links. If nobody says so it is given up after [`Settings::silence`].
 //! - No relay at all is heard: the controller itself is cut off, and gives nobody up before leases have ended.
 
 use super::{Controller, RETURN};
@@ -21,8 +21,8 @@ use std::ops::Bound;
 
 /// Members whose relay was given up have found places at others within this.
 const REHOMED: Duration = Duration::from_secs(2);
-/// Relays are asked after others this often, and so many of them at once, one after the other: what one knows of the
-/// links of all, those that are joined with it know as well.
+/// Relays are asked after others this often, so many of them at once, and the next ones then: all that are joined with
+/// each other know the same.
 const ASKED_EVERY: Duration = Duration::from_millis(300);
 const ASKED_AT_ONCE: usize = 16;
 

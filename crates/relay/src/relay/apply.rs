@@ -78,12 +78,7 @@ impl Relay {
                 Ok(())
             }
             Change::SendLinkStates { packets, .. } => {
-                // What finds no room now is sent again. Hellos need some, too.
-                for (key, packet) in packets {
-                    if !self.replies.is_half_full() {
-                        self.send_over_link(&key, &packet);
-                    }
-                }
+                self.send_link_states(packets);
                 Ok(())
             }
             Change::Mute { ip, until } => self.mute(now, ip.to_canonical(), until),

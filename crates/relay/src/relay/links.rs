@@ -301,6 +301,15 @@ impl Relay {
         Ok(())
     }
 
+    /// Tells neighbours what relays say of their links. What finds no room now is sent again; hellos need some, too.
+    pub(super) fn send_link_states(&mut self, packets: Vec<(PublicKey, Box<[u8]>)>) {
+        for (key, packet) in packets {
+            if !self.replies.is_half_full() {
+                self.send_over_link(&key, &packet);
+            }
+        }
+    }
+
     /// Takes what a neighbour says of relays' links; it is for whoever runs this relay.
     pub(super) fn take_link_state(
         &mut self,

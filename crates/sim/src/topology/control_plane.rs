@@ -54,6 +54,18 @@ impl World<'_> {
         self.pump_relay(relay);
     }
 
+    /// A relay looks at its links, and does so again after a while.
+    pub(crate) fn look(&mut self, relay: usize) {
+        let machine = &mut self.machines[relay];
+        machine.look(self.now);
+        let life = machine.life;
+        self.after(LOOK, Step::Look(relay, life));
+        self.flood(relay);
+        let turn = self.machines[relay].next_turn();
+        self.ask_for_turn(relay, turn);
+        self.pump_relay(relay);
+    }
+
     /// Relays tell each other of their links, as in the daemon.
     pub(crate) fn flood(&mut self, relay: usize) {
         let now = self.now;

@@ -8,7 +8,7 @@ use super::excess::Excess;
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
 use super::load::Loading;
-use super::machine::{LOOK, Machine};
+use super::machine::Machine;
 use super::model::Model;
 use super::participant::Participant;
 use super::report::{Scene, Told, TopologyReport};
@@ -401,14 +401,7 @@ impl<'a> World<'a> {
             Step::Measured(relay, life, asked) if lives(self, relay, life) => {
                 self.measured(relay, &asked);
             }
-            Step::Look(relay, life) if lives(self, relay, life) => {
-                self.machines[relay].look(at);
-                self.after(LOOK, Step::Look(relay, life));
-                self.flood(relay);
-                let turn = self.machines[relay].next_turn();
-                self.ask_for_turn(relay, turn);
-                self.pump_relay(relay);
-            }
+            Step::Look(relay, life) if lives(self, relay, life) => self.look(relay),
             Step::Flood(relay, life) if lives(self, relay, life) => {
                 self.flood(relay);
                 let turn = self.machines[relay].next_turn();

@@ -12,7 +12,7 @@ use canopy_wire::{
     SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, SubscriptionChange, Suite, Unknown,
     UpdatesWriter, VERSION, Verdict, Weight, WireError, encode_update,
 };
-pub(crate) use overlay::{malformed_overlay_cases, overlay_cases};
+pub(crate) use overlay::{link_state_cases, malformed_overlay_cases, overlay_cases};
 pub(crate) use paths::{malformed_path_cases, path_cases};
 
 /// Places in the base header.

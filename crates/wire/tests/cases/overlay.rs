@@ -109,6 +109,12 @@ pub(crate) fn overlay_cases() -> Vec<Case> {
             "Way-search, comtree 9, search 3 of 12 was answered by 7, which has ended",
             &[("canopy.way_search.word", "3")],
         ),
+    ]
+}
+
+/// What relays say of their links.
+pub(crate) fn link_state_cases() -> Vec<Case> {
+    vec![
         case(
             detailed(),
             "Link-state, comtree 0, number 3 of part 1 of eu-1, all of them: 2 links",
