@@ -7,8 +7,8 @@ use canopy_plan::{Limits, Rate};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What the members of a comtree may send and be sent together, on each data thread of a relay. A number that is 0 is what
-/// the relay's own settings say.
+/// What the members of a comtree may send and be sent together at a relay. A number that is 0 is what the relay's own
+/// settings say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComtreeBudget {

@@ -191,8 +191,8 @@ pub struct Sharing {
     pub floor_ms: u16,
     /// Whether beyond the floor updates of higher levels go only where none of a lower level waits.
     pub levels_first: bool,
-    /// What the members of a comtree send and receive together at most, on each data thread of a relay. A number that is
-    /// 0 is what the relay's own settings say.
+    /// What the members of a comtree send and receive together at most at a relay. A number that is 0 is what the relay's
+    /// own settings say.
     pub together: Limits,
 }
 

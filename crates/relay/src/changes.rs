@@ -166,7 +166,8 @@ pub enum Change {
         /// Its budget.
         budget: Budget,
     },
-    /// What the participants of a comtree may send, and be sent, together from now on, on one data thread.
+    /// What the participants of a comtree may send, and be sent, together from now on. Every data thread is told the whole,
+    /// and they share it.
     SetComtreeBudget {
         /// The comtree.
         comtree: Comtree,

@@ -146,7 +146,6 @@ impl Comtrees {
     pub(crate) fn add(
         &mut self,
         config: &ComtreeConfig,
-        meter: UpMeter,
         (mode, queue): (Mode, QueueIndex),
     ) -> bool {
         let is_group = config.downlink == Downlink::Group;
@@ -165,7 +164,7 @@ impl Comtrees {
             group_keys,
             participants: 0,
             counters: ComtreeCounters::default(),
-            meter,
+            meter: UpMeter::default(),
             beyond_half: BeyondHalf::default(),
             tree: Tree::new(config.site & 0x7fff),
             live: true,
@@ -271,7 +270,6 @@ pub(crate) struct KeysAdvanced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meters::Budget;
     use core::time::Duration;
 
     /// L5: a relay with many comtrees looked at each of them for every datagram of a stranger.
@@ -281,8 +279,7 @@ mod tests {
         let mut comtrees = Comtrees::new(share, &[7; 16]);
         let numbers = |count: usize| (1..=count as u32).map(|number| Comtree(number * 16));
         for id in numbers(MAX_COMTREES) {
-            let meter = UpMeter::new(&Budget::default());
-            assert!(comtrees.add(&ComtreeConfig::new(id, 1), meter, (Mode::Immediate, 0)));
+            assert!(comtrees.add(&ComtreeConfig::new(id, 1), (Mode::Immediate, 0)));
         }
         for (index, id) in numbers(MAX_COMTREES).enumerate() {
             assert_eq!(comtrees.find(id), Some(index as u32));

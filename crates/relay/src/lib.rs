@@ -15,6 +15,7 @@
 mod access;
 mod addresses;
 mod bucket;
+mod budget_parts;
 mod burst;
 mod changes;
 mod cohorts;

@@ -25,7 +25,7 @@ pub struct Budget {
 pub struct Budgets {
     /// A participant's on a comtree.
     pub member: Budget,
-    /// That of all participants of a comtree together, on one data thread. They share what they are sent: none is
+    /// That of all participants of a comtree together, on all data threads. They share what they are sent: none is
     /// sent more than another, but what one does not want goes to the others.
     pub comtree: Budget,
     /// Changes of subscriptions a second of a participant; 0 is no limit.

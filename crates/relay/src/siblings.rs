@@ -7,6 +7,7 @@
 //! on one comtree takes no room of others between data threads either. So memory grows with the number of
 //! threads, not with its square, and what passes is typed: no datagram is parsed twice.
 
+use crate::budget_parts::Parts;
 use crate::log::{Entry, Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, log, memory};
 use crate::pending::Update;
 use crate::routes::Leads;
@@ -197,6 +198,11 @@ impl Siblings {
         leads: Option<Leads>,
     ) -> bool {
         self.write(Told::Route { comtree, to, leads }, self.others(), URGENT_WORDS)
+    }
+
+    /// Tells all others what is wanted here of a comtree's budget. Returns whether there was room.
+    pub(crate) fn tell_wants(&mut self, comtree: Comtree, wants: Parts) -> bool {
+        self.write(Told::Wants { comtree, wants }, self.others(), URGENT_WORDS)
     }
 
     /// The thread that is asked after this one.

@@ -1,6 +1,7 @@
 //! What a data thread tells the others beside updates, and its form in the control log.
 
 use crate::access::TokenId;
+use crate::budget_parts::Parts;
 use crate::routes::Leads;
 use crate::tree::Reach;
 use canopy_session::{Holder, Proof};
@@ -20,9 +21,10 @@ const GONE: u64 = 7;
 const REACH: u64 = 8;
 const ROUTE: u64 = 9;
 const ROUTE_REPLY: u64 = 10;
+const WANTS: u64 = 11;
 
 /// What a data thread tells the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Told<'a> {
     /// It wants a group's updates up to this level from now on, or none.
     Interest { comtree: Comtree, group: Group, wanted: Option<(Level, Weight)> },
@@ -41,6 +43,8 @@ pub(crate) enum Told<'a> {
     Gone { comtree: Comtree, sender: Address, address: Address },
     /// What branches of a comtree it has from now on.
     Reach { comtree: Comtree, reach: Reach },
+    /// What is wanted there of the comtree's budget.
+    Wants { comtree: Comtree, wants: Parts },
     /// The way to an endpoint, or to a site, leads to it from now on, and from there on so; or does so
     /// no more.
     Route { comtree: Comtree, to: Address, leads: Option<Leads> },
@@ -139,6 +143,11 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[0] = REACH | u64::from(reach.0) << 8 | u64::from(comtree.0) << 32;
             2
         }
+        Told::Wants { comtree, wants: Parts { up, down } } => {
+            words[0] = WANTS | u64::from(comtree.0) << 32;
+            words[1] = u64::from(up.to_bits()) << 32 | u64::from(down.to_bits());
+            2
+        }
         Told::Route { comtree, to, leads } => {
             words[0] = ROUTE | encode_leads(*leads) << 8 | u64::from(comtree.0) << 32;
             words[1] = to.0.into();
@@ -222,6 +231,11 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
             Some(Told::Gone { comtree, sender, address })
         }
         REACH => Some(Told::Reach { comtree, reach: Reach((head >> 8) as u8) }),
+        WANTS => {
+            let part = |word: u64| f32::from_bits(word as u32);
+            let wants = Parts { up: part(value >> 32), down: part(value) };
+            Some(Told::Wants { comtree, wants })
+        }
         ROUTE => {
             let leads = match head >> 8 & 3 {
                 0 => None,
@@ -324,6 +338,7 @@ mod tests {
             Told::Interest { comtree, group: Group::new(0), wanted: Some((Level(0), Weight::ONE)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
+            Told::Wants { comtree, wants: Parts { up: 0.25, down: 3.5 } },
             Told::Reach { comtree, reach: Reach(7) },
         ];
         let leads = [Leads::OverTree, Leads::ToCorePeer, Leads::ToParticipant].map(Some);

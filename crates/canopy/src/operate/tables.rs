@@ -59,11 +59,7 @@ pub(super) fn sharing(text: &mut String, world: &WorldView) {
     let said = numbers.iter().filter(|(number, _)| *number > 0);
     let said: Vec<String> = said.map(|(number, unit)| format!("{number} {unit}")).collect();
     if !said.is_empty() {
-        let _ = writeln!(
-            text,
-            "members of a comtree together, per relay and data thread: {}",
-            said.join(", ")
-        );
+        let _ = writeln!(text, "members of a comtree together, per relay: {}", said.join(", "));
     }
 }
 
@@ -236,7 +232,7 @@ mod tests {
         for wanted in [
             "lobby open 3 1 2 every 50 ms group 0.256 4.000 1 comtrees",
             "over a budget: an update of each publisher every 500 ms, lower levels first",
-            "members of a comtree together, per relay and data thread: 9 bit/s down",
+            "members of a comtree together, per relay: 9 bit/s down",
             "channel chat: groups 0 to 15",
             "16 a 2 yes - -",
             "b 2 no a 4 1.500 1.000 2.000 9.000 8.000",

@@ -148,7 +148,7 @@ struct SharingArgs {
     /// [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     levels_first: Option<bool>,
-    /// Bits a second that the members of a comtree may send together, on each data thread of a relay
+    /// Bits a second that the members of a comtree may send together at a relay
     /// [default: 0, what the relay's settings say]
     #[arg(long, value_name = "RATE", value_parser = rate::bits)]
     comtree_up_bits: Option<u64>,

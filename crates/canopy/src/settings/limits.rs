@@ -129,7 +129,7 @@ pub(super) struct LimitArgs {
     /// beyond-host]
     #[arg(long, value_name = "WHOSE", env = "CANOPY_PATH_BUDGETS", hide_env_values = true)]
     path_budgets: Option<String>,
-    /// Updates a second of a comtree's participants, in a data thread; 0 for no limit [default: 0]
+    /// Updates a second of a comtree's participants together; 0 for no limit [default: 0]
     #[arg(
         long,
         value_name = "N",
@@ -138,7 +138,7 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     comtree_up_packets: Option<String>,
-    /// Bits a second of a comtree's participants, in a data thread; 0 for no limit [default: 0]
+    /// Bits a second of a comtree's participants together; 0 for no limit [default: 0]
     #[arg(
         long,
         value_name = "N",

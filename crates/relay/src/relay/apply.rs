@@ -4,9 +4,8 @@ use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{Change, Refusal};
 use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT};
 use crate::index::PortIndex;
-use crate::meters::{Budget, UpMeter};
+use crate::meters::Budget;
 use crate::ports::Peer;
-use crate::thin::Down;
 use canopy_wire::{Address, Comtree, LeaveReason, PORTABLE_SITES, Time};
 use core::net::IpAddr;
 
@@ -54,7 +53,7 @@ impl Relay {
             }
             Change::SetComtreeBudget { comtree, budget } => {
                 let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
-                self.set_comtree_budget(now, index, &budget);
+                self.set_comtree_budget(now, index, budget);
                 Ok(())
             }
             Change::SetFairness { comtree, fairness } => {
@@ -118,18 +117,17 @@ impl Relay {
         if PORTABLE_SITES.contains(&(config.site & 0x7fff)) {
             return Err(Refusal::PortableSite(config.comtree, config.site));
         }
-        let meter = UpMeter::new(&self.budgets.comtree);
         let queue = self.queues.enter(config.mode);
         let queue = queue.ok_or(Refusal::TooManyModes(config.comtree))?;
         let mode = self.queues.get(queue).mode;
-        if !self.comtrees.add(config, meter, (mode, queue)) {
+        if !self.comtrees.add(config, (mode, queue)) {
             self.queues.leave(queue);
             return Err(Refusal::TooManyComtrees);
         }
         self.thinning.follow_modes(&self.queues);
         if let Some(index) = self.comtrees.find(config.comtree) {
-            let Budget { down_packets: updates, down_bits: bits, .. } = self.budgets.comtree;
-            self.thinning.set_comtree_budget(index, Down { updates, bits });
+            // Nothing has come on it yet, whatever the time.
+            self.set_comtree_budget(Time::ZERO, index, self.budgets.comtree);
         }
         self.deal();
         Ok(())
@@ -163,7 +161,7 @@ impl Relay {
         self.queues.leave(queue);
         self.thinning.follow_modes(&self.queues);
         self.comtrees.remove(index);
-        self.thinning.set_comtree_budget(index, Down::NONE);
+        self.set_comtree_budget(now, index, Budget::default());
         self.deal();
         Ok(())
     }

@@ -51,10 +51,17 @@ impl Relay {
     }
 
     /// Sets how much the participants of a comtree may send, and be sent, together from now on.
-    pub(super) fn set_comtree_budget(&mut self, now: Time, comtree: ComtreeIndex, budget: &Budget) {
-        self.comtrees.get_mut(comtree).meter.set_budget(now, budget);
-        let down = Down { updates: budget.down_packets, bits: budget.down_bits };
-        self.thinning.set_comtree_budget(comtree, down);
+    pub(super) fn set_comtree_budget(&mut self, now: Time, comtree: ComtreeIndex, budget: Budget) {
+        let here = self.budget_parts.set(comtree, budget);
+        self.set_budget_here(now, comtree, &here);
+    }
+
+    /// Sets this data thread's part of that.
+    pub(super) fn set_budget_here(&mut self, now: Time, comtree: ComtreeIndex, here: &Budget) {
+        self.comtrees.get_mut(comtree).meter.set_budget(now, here);
+        let down = Down { updates: here.down_packets, bits: here.down_bits };
+        let part = self.budget_parts.part_of_down(comtree);
+        self.thinning.set_comtree_budget(comtree, (down, part));
     }
 
     /// What a port may be sent, and what bounds it.
@@ -77,10 +84,11 @@ impl Relay {
         if !meter.take_datagram(now, bytes, packet.records()) {
             return Err(self.over_limit(now, port, Excess::Updates, DropReason::OverBudget));
         }
-        let comtree = self.ports.get(port).map(|port| port.comtree_index);
-        let has_room = comtree
-            .is_none_or(|comtree| self.comtrees.get_mut(comtree).meter.take_bytes(now, bytes));
-        if !has_room {
+        let Some(comtree) = self.ports.get(port).map(|port| port.comtree_index) else {
+            return Ok(());
+        };
+        self.budget_parts.note_bits(comtree, 8 * bytes as u64);
+        if !self.comtrees.get_mut(comtree).meter.take_bytes(now, bytes) {
             let reason = DropReason::ComtreeOverBudget;
             return Err(self.over_limit(now, port, Excess::Comtree, reason));
         }
@@ -93,8 +101,11 @@ impl Relay {
         if !self.meters.get_mut(port).is_none_or(|meter| meter.take_update(now)) {
             return Err(self.over_limit(now, port, Excess::Updates, DropReason::OverBudget));
         }
-        let Some(entry) = self.ports.get(port) else { return Ok(()) };
-        if !self.comtrees.get_mut(entry.comtree_index).meter.take_update(now) {
+        let Some(comtree) = self.ports.get(port).map(|port| port.comtree_index) else {
+            return Ok(());
+        };
+        self.budget_parts.note_update(comtree);
+        if !self.comtrees.get_mut(comtree).meter.take_update(now) {
             let reason = DropReason::ComtreeOverBudget;
             return Err(self.over_limit(now, port, Excess::Comtree, reason));
         }

@@ -27,13 +27,14 @@ mod upstream;
 
 use crate::access::{Conducts, Granted, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
+use crate::budget_parts::BudgetParts;
 use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::dismissals::Dismissals;
 use crate::fanout::{Fanout, FlushCounts, Tables};
 use crate::flush_queues::{FlushQueues, OWN};
 use crate::gate::{Counted, Gate};
-use crate::index::{NONE, PortIndex};
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
 use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
@@ -128,6 +129,9 @@ pub struct Relay {
     over_limit_notes: Bucket,
     budgets: Budgets,
     meters: Meters,
+    budget_parts: BudgetParts,
+    /// The memory of a list.
+    wants_changed: Vec<ComtreeIndex>,
     paths: Paths,
     gate: Gate,
     /// The branches whose shares of their links have just changed.
@@ -156,7 +160,7 @@ impl Relay {
     /// An empty relay. `keys` are shared by its data threads, `table_key` seeds this one's tables.
     /// Reserves all the memory that its limits can ask for; pages are touched as they fill.
     pub fn new(config: RelayConfig, siblings: Siblings, keys: Keyring, table_key: &Tag) -> Relay {
-        let threads = siblings.threads();
+        let (thread, threads) = (siblings.thread(), siblings.threads());
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
         let max_pairs = config.max_pairs(max_ports);
@@ -197,6 +201,8 @@ impl Relay {
             failed_handshakes: Bucket::default(),
             over_limit_notes: Bucket::default(),
             budgets: config.budgets,
+            budget_parts: BudgetParts::new(thread, threads),
+            wants_changed: Vec::new(),
             meters: Meters::new(max_ports, config.budgets.subscription_changes),
             paths: Paths::new(max_ports),
             gate: config.gate,

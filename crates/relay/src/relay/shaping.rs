@@ -2,10 +2,11 @@
 //! shared by their participants.
 
 use super::Relay;
+use crate::budget_parts::Parts;
 use crate::changes::{BranchId, Refusal};
 use crate::thin::Down;
 use canopy_session::PublicKey;
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 
 impl Relay {
     pub(super) fn set_link_capacity(
@@ -36,14 +37,42 @@ impl Relay {
     pub(super) fn review_due(&self) -> Option<Time> {
         let links = &self.thinning.links;
         let links = links.is_any_shaped().then(|| links.due());
-        [links, self.thinning.comtrees.due()].into_iter().flatten().min()
+        let comtrees = self.thinning.comtrees.due();
+        [links, comtrees, self.budget_parts.due()].into_iter().flatten().min()
     }
 
     /// Works out now and then what each branch and each participant may be sent.
     pub(super) fn review_shares(&mut self, now: Time) {
         self.thinning.review_comtrees(now);
+        self.review_parts(now);
         if !self.links.is_empty() && now >= self.thinning.links.due() {
             self.share_links(now);
+        }
+    }
+
+    /// Tells the other data threads what is wanted here of comtrees with budgets, if that has changed.
+    fn review_parts(&mut self, now: Time) {
+        let mut news = core::mem::take(&mut self.wants_changed);
+        let wanted = |comtree| self.thinning.comtrees.wanted(comtree);
+        self.budget_parts.review(now, wanted, &mut news);
+        for index in news.drain(..) {
+            let (comtree, wants) = (self.comtrees.get(index).id, self.budget_parts.own(index));
+            // Where there is no room, they are told at the next review.
+            if self.siblings.tell_wants(comtree, wants)
+                && let Some(here) = self.budget_parts.told(index)
+            {
+                self.set_budget_here(now, index, &here);
+            }
+        }
+        self.wants_changed = news;
+    }
+
+    /// Another data thread wants so much of a comtree's budget.
+    pub(super) fn hear_of_wants(&mut self, now: Time, comtree: Comtree, thread: u16, wants: Parts) {
+        if let Some(index) = self.comtrees.find(comtree)
+            && let Some(here) = self.budget_parts.hear(index, thread, wants)
+        {
+            self.set_budget_here(now, index, &here);
         }
     }
 

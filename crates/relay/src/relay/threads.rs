@@ -91,6 +91,7 @@ impl Relay {
                 }
             }
             Told::Reach { comtree, reach } => self.hear_of_reach(comtree, thread, reach),
+            Told::Wants { comtree, wants } => self.hear_of_wants(now, comtree, thread, wants),
             Told::Route { comtree, to, leads } => self.hear_of_route(thread, comtree, to, leads),
             Told::RouteReply { comtree, reply } => self.hear_route_reply(now, comtree, reply),
             Told::Gone { comtree, sender, address } => {

@@ -22,13 +22,18 @@ const PACED: f64 = 0.985;
 
 /// A comtree that has a budget.
 struct Comtree {
-    /// What it may be sent, a little less than what was said.
+    /// What it may be sent, a little less than what was said; and which part of its whole budget that is, as other data
+    /// threads have the rest.
     budget: Down,
+    part: f64,
     allowance: Allowance,
     /// The part of the budget that any participant may be sent, and whether that is less than somebody is
     /// offered.
     water_level: f64,
     is_binding: bool,
+    /// What the participants want, in parts of the budget here; and together, in parts of the whole.
+    wants: Vec<f64>,
+    wanted: f64,
 }
 
 /// A participant.
@@ -38,7 +43,7 @@ struct Member {
     comtree: ComtreeIndex,
     /// What it was offered since water levels were worked out, while it was not limited: nanoseconds of the budget.
     offered: i64,
-    /// The part of the budget that it is offered.
+    /// The part of the comtree's whole budget that it is offered.
     demand: f64,
 }
 
@@ -57,8 +62,6 @@ pub(crate) struct ComtreeShares {
     members: Vec<Member>,
     /// By row: what each of its members was offered since water levels were worked out, nanoseconds of the budget.
     by_row: Vec<i64>,
-    /// What the members of the comtree at work want of its budget.
-    wants: Vec<f64>,
     reviewed: Time,
     is_any: bool,
 }
@@ -96,8 +99,9 @@ impl ComtreeShares {
         }
     }
 
-    /// The participants of a comtree may be sent so much together from now on.
-    pub(super) fn set_budget(&mut self, comtree: ComtreeIndex, budget: Down) {
+    /// The participants of a comtree may be sent so much together from now on, which is a part of what those on all
+    /// data threads may be sent.
+    pub(super) fn set_budget(&mut self, comtree: ComtreeIndex, (budget, of_whole): (Down, f64)) {
         let index = comtree as usize;
         if index >= self.comtrees.len() {
             if !budget.is_limited() {
@@ -109,12 +113,15 @@ impl ComtreeShares {
         let before = self.comtrees[index].take().filter(|_| budget.is_limited());
         self.comtrees[index] = match before {
             // What was spent stays spent, so that no change of budgets brings more.
-            Some(before) => Some(Comtree { budget, ..before }),
+            Some(before) => Some(Comtree { budget, part: of_whole, ..before }),
             None if budget.is_limited() => Some(Comtree {
                 budget,
+                part: of_whole,
                 allowance: Allowance::default(),
                 water_level: 1.0,
                 is_binding: false,
+                wants: Vec::new(),
+                wanted: 0.0,
             }),
             None => None,
         };
@@ -211,23 +218,30 @@ impl ComtreeShares {
     /// Works out the water levels. `who` knows of a port what it may be sent whatever its comtree may, and its row.
     pub(super) fn review(&mut self, now: Time, who: impl Fn(PortIndex) -> (Down, Option<u32>)) {
         let passed = now.since(core::mem::replace(&mut self.reviewed, now)).as_secs_f64();
-        for index in 0..self.comtrees.len() {
-            let Some(comtree) = &mut self.comtrees[index] else { continue };
-            self.wants.clear();
-            let members = self.members.iter_mut().enumerate();
-            for (port, member) in members.filter(|(_, one)| one.comtree as usize == index) {
-                let (own, row) = who(port as PortIndex);
-                let of_row = row.and_then(|row| self.by_row.get(row as usize)).copied();
-                let offered = core::mem::take(&mut member.offered) + of_row.unwrap_or(0);
-                if passed > 0.0 {
-                    let offered = offered as f64 / 1e9 / passed;
-                    member.demand += (offered - member.demand) * (passed / SMOOTH).min(1.0);
-                }
-                self.wants.push(member.demand.min(part_of(own, comtree.budget)));
+        for (port, member) in self.members.iter_mut().enumerate() {
+            let comtree = self.comtrees.get_mut(member.comtree as usize);
+            let Some(comtree) = comtree.and_then(Option::as_mut) else { continue };
+            let (own, row) = who(port as PortIndex);
+            let of_row = row.and_then(|row| self.by_row.get(row as usize)).copied();
+            let offered = core::mem::take(&mut member.offered) + of_row.unwrap_or(0);
+            if passed > 0.0 {
+                let offered = offered as f64 / 1e9 / passed * comtree.part;
+                member.demand += (offered - member.demand) * (passed / SMOOTH).min(1.0);
             }
-            (comtree.water_level, comtree.is_binding) = water_level(&mut self.wants);
+            comtree.wants.push((member.demand / comtree.part).min(part_of(own, comtree.budget)));
+        }
+        for comtree in self.comtrees.iter_mut().flatten() {
+            comtree.wanted = comtree.wants.iter().sum::<f64>() * comtree.part;
+            (comtree.water_level, comtree.is_binding) = water_level(&mut comtree.wants);
+            comtree.wants.clear();
         }
         self.by_row.fill(0);
+    }
+
+    /// Which part of its whole budget the participants of a comtree want here.
+    pub(crate) fn wanted(&self, comtree: ComtreeIndex) -> f64 {
+        let comtree = self.comtrees.get(comtree as usize).and_then(Option::as_ref);
+        comtree.map_or(0.0, |comtree| comtree.wanted)
     }
 }
 
@@ -292,24 +306,24 @@ mod tests {
         let mut shares = ComtreeShares::default();
         let budget = Down { bits: 1_000_000, updates: 0 };
         shares.enter(3, 1);
-        shares.set_budget(1, Down::NONE);
+        shares.set_budget(1, (Down::NONE, 1.0));
         assert!(!shares.is_any() && shares.due().is_none());
-        shares.set_budget(1, budget);
+        shares.set_budget(1, (budget, 1.0));
         assert!(shares.is_any());
         let now = Time::from_millis(100);
         assert!(shares.fits(now, 3, (10_000, 1)) && !shares.fits(now, 3, (20_000, 1)));
         assert!(shares.fits(now, 4, (20_000, 1)), "who is no participant of the comtree");
         shares.spend(3, (12_000, 1));
-        shares.set_budget(1, budget);
+        shares.set_budget(1, (budget, 1.0));
         assert!(!shares.fits(now, 3, (2_000, 1)), "telling it again fills nothing");
         let may = |shares: &ComtreeShares| shares.water_level_of(1).bits as f64;
         let before = may(&shares);
-        shares.set_budget(1, Down { bits: 500_000, updates: 0 });
+        shares.set_budget(1, (Down { bits: 500_000, updates: 0 }, 1.0));
         assert!((may(&shares) / before - 0.5).abs() < 0.01, "{} of {before}", may(&shares));
         shares.review(now, |_| (Down::NONE, None));
         shares.forget(3);
         assert!(shares.fits(now, 3, (20_000, 1)));
-        shares.set_budget(1, Down::NONE);
+        shares.set_budget(1, (Down::NONE, 1.0));
         assert!(!shares.is_any());
         assert_eq!(shares.water_level_of(1), Down::NONE);
     }

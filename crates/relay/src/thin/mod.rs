@@ -199,9 +199,14 @@ impl Thinning {
         self.comtrees.enter(port, comtree);
     }
 
-    /// The participants of a comtree may be sent so much together from now on.
-    pub(crate) fn set_comtree_budget(&mut self, comtree: ComtreeIndex, budget: Down) {
-        self.comtrees.set_budget(comtree, budget);
+    /// The participants of a comtree may be sent so much together from now on, which is a part of what those on all
+    /// data threads may be sent.
+    pub(crate) fn set_comtree_budget(
+        &mut self,
+        comtree: ComtreeIndex,
+        (budget, part): (Down, f64),
+    ) {
+        self.comtrees.set_budget(comtree, (budget, part));
         if self.comtrees.is_any() {
             self.make_receivers(self.comtrees.ports().max(self.receivers.len()));
         }

@@ -1,9 +1,9 @@
 //! A comtree's own budget of what its participants are sent: they share it, and nobody else notices.
 
 use crate::support::thinning::{Say, Stage};
-use crate::support::{COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, config, with_downlink};
+use crate::support::{COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, World, config, with_downlink};
 use canopy_relay::{Budget, Budgets, Change, Down, Mode, PathShare, RelayConfig};
-use canopy_wire::{Comtree, Downlink, SAFE_DATAGRAM, Time, Weight};
+use canopy_wire::{Comtree, Downlink, DropReason, Flags, SAFE_DATAGRAM, Time, Weight};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -223,4 +223,102 @@ fn a_members_own_budget_counts_too() {
         .map(|viewer| stage.got[PUBLISHERS + viewer].iter().filter(|got| got.at >= from).count());
     assert!((180..=205).contains(&got[0]), "{got:?}");
     assert!((850..=900).contains(&got[1]) && (850..=900).contains(&got[2]), "{got:?}");
+}
+
+/// Two data threads of one relay, and what the participants of each send and are sent within a comtree's budget.
+/// Participants 0 and 1, who publish, are on the threads of these numbers.
+struct Threads {
+    world: World,
+}
+
+impl Threads {
+    fn new(mode: Mode, budget: Budget) -> Threads {
+        let budgets = Budgets { paths: PathShare::Off, ..Budgets::default() };
+        let config = RelayConfig { budgets, ..config(mode) };
+        let mut world = World::with_threads(config, 2);
+        for thread in [0, 1] {
+            let number = world.join(thread);
+            assert_eq!(world.thread_of(number), thread);
+        }
+        for thread in &mut world.threads {
+            let change = Change::SetComtreeBudget { comtree: COMTREE, budget };
+            thread.apply(world.now, change).unwrap();
+        }
+        Threads { world }
+    }
+
+    /// Each participant says something to so many groups of its own, every 50 ms.
+    fn talk(&mut self, times: [usize; 2], time: Duration) {
+        let end = self.world.now + time;
+        while self.world.now < end {
+            for (number, times) in times.into_iter().enumerate() {
+                for group in 0..times as u32 {
+                    self.world.publish(number, 1000 * number as u32 + group, 0, Flags(0), b"x");
+                }
+            }
+            // Threads look at what waits every few milliseconds.
+            (0..25).for_each(|_| self.world.pass(Duration::from_millis(2)));
+        }
+    }
+
+    /// What each thread let in since it was last asked.
+    fn let_in(&self, before: [u64; 2]) -> [u64; 2] {
+        [0, 1].map(|thread| self.world.threads[thread].counters().updates_in - before[thread])
+    }
+
+    fn sent(&self, before: [u64; 2]) -> [u64; 2] {
+        [0, 1].map(|thread| self.world.threads[thread].counters().deliveries_out - before[thread])
+    }
+}
+
+/// What the participants of all data threads send together is no more than the budget, and all of it may come on any
+/// thread.
+#[test]
+fn data_threads_share_what_a_comtree_may_send() {
+    let mut threads =
+        Threads::new(Mode::Immediate, Budget { up_packets: 1000, ..Budget::default() });
+    // 2,000 and 100 a second; then as many of both; and then of one only.
+    for (times, expected) in
+        [([100, 5], [900, 100]), ([100, 100], [500, 500]), ([0, 100], [0, 990])]
+    {
+        threads.talk(times, 3 * SECOND);
+        let before = threads.let_in([0, 0]);
+        threads.talk(times, 5 * SECOND);
+        let came = threads.let_in(before).map(|came| came / 5);
+        assert!(came.iter().sum::<u64>() <= 1_010, "{times:?}: {came:?}");
+        for (came, expected) in came.into_iter().zip(expected) {
+            assert!(came.abs_diff(expected) <= 30, "{times:?}: {came} of {expected}");
+        }
+    }
+    assert!(threads.world.dropped(DropReason::ComtreeOverBudget) > 0);
+}
+
+/// So is what they are sent: whoever wants little gets all of it, on whatever thread.
+#[test]
+fn data_threads_share_what_a_comtree_may_be_sent() {
+    for mode in MODES {
+        let budget = Budget { down_packets: 300, ..Budget::default() };
+        let mut threads = Threads::new(mode, budget);
+        // Those of the first thread want 400 updates a second, and those of the other 100, and then 300.
+        let all: Vec<usize> =
+            (0..4).map(|viewer| threads.world.join(usize::from(viewer > 1))).collect();
+        let want = |threads: &mut Threads, viewer: usize, groups: Range<u32>| {
+            groups.for_each(|group| threads.world.subscribe(all[viewer], group, 0));
+        };
+        (0..2).for_each(|one| want(&mut threads, one, 0..10));
+        want(&mut threads, 2, 1000..1005);
+        for (wakes, expected) in [(false, [200, 100]), (true, [150, 150])] {
+            if wakes {
+                want(&mut threads, 3, 0..10);
+            }
+            threads.talk([10, 5], 4 * SECOND);
+            let before = threads.sent([0, 0]);
+            threads.talk([10, 5], 5 * SECOND);
+            let sent = threads.sent(before).map(|sent| sent / 5);
+            assert!(sent.iter().sum::<u64>() <= 305, "{mode:?}: {sent:?}");
+            for (sent, expected) in sent.into_iter().zip(expected) {
+                assert!(sent.abs_diff(expected) <= 20, "{mode:?}: {sent} of {expected}");
+            }
+        }
+    }
 }
