@@ -12,10 +12,14 @@ use core::time::Duration;
 
 /// Wants are worked out this often.
 const REVIEW_EVERY: Duration = Duration::from_millis(100);
-/// What is wanted is averaged over this time, in seconds.
-const SMOOTH: f32 = 0.3;
+/// What comes is averaged over this time, in seconds, as it becomes more and as it becomes less: what is said at once once a
+/// second is to find the part that it takes.
+const RISES: f32 = 0.3;
+const FALLS: f32 = 1.0;
 /// Each thread counts as wanting this part of its equal part at least, so that whoever begins there is heard of.
 const LEAST: f32 = 1.0 / 64.0;
+/// And as wanting so many times what it does: what comes is not even.
+const HEADROOM: f32 = 1.125;
 /// The others are told of a change of a want by this part of it, and of the budget.
 const NEWS: f32 = 1.0 / 16.0;
 const NEWS_OF_BUDGET: f32 = 0.01;
@@ -24,20 +28,34 @@ const TELL_AGAIN: u32 = 32;
 /// Less than this part of a budget is nothing.
 const NOTHING_WANTED: f32 = 0.001;
 
-/// What is wanted of a budget, in parts of it, or had: by what participants send, and by what they are to be sent.
+/// What is wanted of a comtree's budget on a data thread, in parts of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Parts {
-    pub(crate) up: f32,
+pub(crate) struct Wants {
+    /// Of the updates, and of the bits, that its participants may send.
+    pub(crate) up_packets: f32,
+    pub(crate) up_bits: f32,
+    /// Of what they may be sent: the number of which the greater part is wanted. And for how many of them.
     pub(crate) down: f32,
+    pub(crate) receivers: u32,
 }
 
-impl Parts {
-    fn is_far_from(self, other: Parts) -> bool {
-        let far = |one: f32, other: f32| {
+impl Wants {
+    fn parts(self) -> [f32; 3] {
+        [self.up_packets, self.up_bits, self.down]
+    }
+
+    fn is_any(self) -> bool {
+        self.parts() != [0.0; 3]
+    }
+
+    fn is_far_from(self, other: Wants) -> bool {
+        let far = |(one, other): (f32, f32)| {
             (one - other).abs() > (one.max(other) * NEWS).max(NEWS_OF_BUDGET)
                 || (one == 0.0) != (other == 0.0)
         };
-        far(self.up, other.up) || far(self.down, other.down)
+        let receivers = (self.receivers as f32, other.receivers as f32);
+        self.parts().into_iter().zip(other.parts()).any(far)
+            || (receivers.0 - receivers.1).abs() > receivers.0.max(receivers.1) * NEWS
     }
 }
 
@@ -46,13 +64,15 @@ impl Parts {
 struct Dealt {
     budget: Budget,
     /// By data thread: what is wanted there. Of this one, what the others were told.
-    wants: Vec<Parts>,
+    wants: Vec<Wants>,
     /// What is wanted here by now.
-    own: Parts,
+    own: Wants,
     /// Updates and bits that came since that was worked out, whatever became of them.
     came: (u64, u64),
-    /// What this thread has.
-    part: Parts,
+    /// What this thread has of the updates and the bits that may be sent, and of what may be received.
+    parts: [f32; 3],
+    /// The others may know something of an earlier budget.
+    is_new: bool,
 }
 
 /// The comtrees with budgets, on one data thread of several.
@@ -63,8 +83,8 @@ pub(crate) struct BudgetParts {
     comtrees: Vec<Option<Box<Dealt>>>,
     reviewed: Time,
     reviews: u32,
-    /// Whether anything is wanted, or has come since wants were worked out; and whether any budget is of what
-    /// participants are sent, of which nothing says when they begin to want it.
+    /// Whether anything is wanted, has come since wants were worked out, or is to be told; and whether any budget is of
+    /// what participants are sent, of which nothing says when they begin to want it.
     is_busy: bool,
     has_down: bool,
 }
@@ -90,10 +110,10 @@ impl BudgetParts {
         self.comtrees.get_mut(comtree as usize)?.as_deref_mut()
     }
 
-    /// The participants of a comtree may send and be sent so much together from now on. Returns this thread's part.
-    pub(crate) fn set(&mut self, comtree: ComtreeIndex, budget: Budget) -> Budget {
+    /// A comtree has this budget from now on.
+    pub(crate) fn set(&mut self, comtree: ComtreeIndex, budget: Budget) {
         if self.threads == 1 {
-            return budget;
+            return;
         }
         let index = comtree as usize;
         if index >= self.comtrees.len() {
@@ -103,34 +123,27 @@ impl BudgetParts {
             self.comtrees[index] = None;
         } else {
             let dealt = self.comtrees[index].get_or_insert_default();
-            dealt.budget = budget;
-            dealt.wants.resize(self.threads, Parts::default());
+            (dealt.budget, dealt.is_new) = (budget, true);
+            dealt.wants.resize(self.threads, Wants::default());
             dealt.deal(self.thread);
+            self.is_busy = true;
         }
         let is_down = |dealt: &Dealt| dealt.budget.down_packets > 0 || dealt.budget.down_bits > 0;
         self.has_down = self.comtrees.iter().flatten().any(|dealt| is_down(dealt));
-        self.of(comtree).map_or(budget, Dealt::budget_here)
     }
 
-    /// The part of what the participants of a comtree may be sent that this thread has.
-    pub(crate) fn part_of_down(&self, comtree: ComtreeIndex) -> f64 {
-        self.of(comtree).map_or(1.0, |dealt| dealt.part.down.into())
+    /// What this thread has of a comtree's budget, and which part that is of what may be received.
+    pub(crate) fn part_of(&self, comtree: ComtreeIndex, budget: Budget) -> (Budget, f64) {
+        let Some(dealt) = self.of(comtree) else { return (budget, 1.0) };
+        (dealt.budget_here(), dealt.parts[2].into())
     }
 
-    /// So many bits have come from the participants of a comtree.
+    /// So many updates and bits have come from the participants of a comtree.
     #[inline]
-    pub(crate) fn note_bits(&mut self, comtree: ComtreeIndex, bits: u64) {
+    pub(crate) fn note(&mut self, comtree: ComtreeIndex, updates: u64, bits: u64) {
         if let Some(dealt) = self.of_mut(comtree) {
+            dealt.came.0 += updates;
             dealt.came.1 += bits;
-            self.is_busy = true;
-        }
-    }
-
-    /// An update has come from a participant of a comtree.
-    #[inline]
-    pub(crate) fn note_update(&mut self, comtree: ComtreeIndex) {
-        if let Some(dealt) = self.of_mut(comtree) {
-            dealt.came.0 += 1;
             self.is_busy = true;
         }
     }
@@ -141,11 +154,11 @@ impl BudgetParts {
     }
 
     /// Works out what is wanted here, if it is time. `down` knows which part of what its participants may be sent a comtree
-    /// wants here. Appends to `news` the comtrees of whose wants the others are to be told.
+    /// wants here, and for how many. Appends to `news` the comtrees of whose wants the others are to be told.
     pub(crate) fn review(
         &mut self,
         now: Time,
-        down: impl Fn(ComtreeIndex) -> f64,
+        down: impl Fn(ComtreeIndex) -> (f64, u32),
         news: &mut Vec<ComtreeIndex>,
     ) {
         if self.due().is_none_or(|due| now < due) {
@@ -158,59 +171,76 @@ impl BudgetParts {
         let again = self.reviews.is_multiple_of(TELL_AGAIN);
         for (comtree, dealt) in (0..).zip(&mut self.comtrees) {
             let Some(dealt) = dealt else { continue };
-            dealt.measure(passed, down(comtree) as f32);
-            let is_wanted = dealt.own != Parts::default();
-            self.is_busy |= is_wanted;
-            if again && is_wanted || dealt.own.is_far_from(dealt.wants[self.thread]) {
+            dealt.measure(passed, down(comtree));
+            let told = dealt.wants[self.thread];
+            self.is_busy |= dealt.own.is_any() || dealt.own != told || dealt.is_new;
+            let is_news = dealt.own.is_far_from(told) || dealt.own != told && dealt.lacks();
+            if is_news || dealt.is_new || again && dealt.own.is_any() {
                 news.push(comtree);
             }
         }
     }
 
     /// What is wanted of a comtree here.
-    pub(crate) fn own(&self, comtree: ComtreeIndex) -> Parts {
-        self.of(comtree).map_or(Parts::default(), |dealt| dealt.own)
+    pub(crate) fn own(&self, comtree: ComtreeIndex) -> Wants {
+        self.of(comtree).map_or(Wants::default(), |dealt| dealt.own)
     }
 
-    /// A data thread wants so much of a comtree: another one has told so, or this one has told the others. Returns what
-    /// this thread may have of the budget from now on.
-    pub(crate) fn hear(
-        &mut self,
-        comtree: ComtreeIndex,
-        thread: u16,
-        wants: Parts,
-    ) -> Option<Budget> {
+    /// Another data thread wants so much of a comtree. Returns whether that has a budget.
+    pub(crate) fn hear(&mut self, comtree: ComtreeIndex, thread: u16, wants: Wants) -> bool {
         let own = self.thread;
-        let dealt = self.of_mut(comtree)?;
-        *dealt.wants.get_mut(usize::from(thread))? = wants;
-        dealt.deal(own);
-        Some(dealt.budget_here())
+        let Some(dealt) = self.of_mut(comtree) else { return false };
+        if let Some(before) = dealt.wants.get_mut(usize::from(thread)) {
+            *before = wants;
+            dealt.deal(own);
+        }
+        true
     }
 
-    /// This thread has told the others what it wants of a comtree. Returns what it may have from now on.
-    pub(crate) fn told(&mut self, comtree: ComtreeIndex) -> Option<Budget> {
-        self.hear(comtree, self.thread as u16, self.own(comtree))
+    /// This thread has told the others what it wants of a comtree.
+    pub(crate) fn told(&mut self, comtree: ComtreeIndex) {
+        self.hear(comtree, self.thread as u16, self.own(comtree));
+        if let Some(dealt) = self.of_mut(comtree) {
+            dealt.is_new = false;
+        }
     }
 }
 
 impl Dealt {
-    /// `down` is what participants are to be sent, on average.
-    fn measure(&mut self, passed: f32, down: f32) {
+    /// `down` is what participants are to be sent, on average, and how many.
+    fn measure(&mut self, passed: f32, (down, receivers): (f64, u32)) {
         let (updates, bits) = core::mem::take(&mut self.came);
-        let part = |came: u64, budget: u64| match budget {
-            0 => 0.0,
-            budget => came as f32 / passed.max(1e-3) / budget as f32,
-        };
-        let up = part(updates, self.budget.up_packets).max(part(bits, self.budget.up_bits));
         let some = |value: f32| if value < NOTHING_WANTED { 0.0 } else { value };
-        let up = self.own.up + (up - self.own.up) * (passed / SMOOTH).min(1.0);
-        self.own = Parts { up: some(up), down: some(down) };
+        let follow = |before: f32, came: u64, budget: u64| match budget {
+            0 => 0.0,
+            budget => {
+                let now = came as f32 / passed.max(1e-3) / budget as f32;
+                let smooth = if now > before { RISES } else { FALLS };
+                some(before + (now - before) * (passed / smooth).min(1.0))
+            }
+        };
+        self.own = Wants {
+            up_packets: follow(self.own.up_packets, updates, self.budget.up_packets),
+            up_bits: follow(self.own.up_bits, bits, self.budget.up_bits),
+            down: some(down as f32),
+            receivers,
+        };
     }
 
-    /// Works out the part of a thread.
+    /// Works out the parts of a thread. What is sent is dealt out by thread; what is received, by receiver.
     fn deal(&mut self, thread: usize) {
-        let deal = |of: fn(&Parts) -> f32| part_of(thread, self.wants.iter().map(of));
-        self.part = Parts { up: deal(|parts| parts.up), down: deal(|parts| parts.down) };
+        let of = |place: usize| {
+            let weight =
+                |wants: &Wants| if place == 2 { wants.receivers.max(1) as f32 } else { 1.0 };
+            let wants = self.wants.iter().map(|wants| (wants.parts()[place], weight(wants)));
+            part_of(thread, wants)
+        };
+        self.parts = [of(0), of(1), of(2)];
+    }
+
+    /// Whether anything is wanted here beyond what this thread has.
+    fn lacks(&self) -> bool {
+        self.own.parts().into_iter().zip(self.parts).any(|(want, part)| want > part)
     }
 
     /// What this thread has of the budget. A number that limits nothing limits nothing here either.
@@ -220,34 +250,36 @@ impl Dealt {
             whole => ((whole as f64 * f64::from(part)) as u64).max(1),
         };
         let Budget { up_packets, up_bits, down_packets, down_bits } = self.budget;
+        let [of_packets, of_bits, of_down] = self.parts;
         Budget {
-            up_packets: of(up_packets, self.part.up),
-            up_bits: of(up_bits, self.part.up),
-            down_packets: of(down_packets, self.part.down),
-            down_bits: of(down_bits, self.part.down),
+            up_packets: of(up_packets, of_packets),
+            up_bits: of(up_bits, of_bits),
+            down_packets: of(down_packets, of_down),
+            down_bits: of(down_bits, of_down),
         }
     }
 }
 
-/// What one of several has of a whole of 1, of which they want these parts: max-min fair, and an equal part of what
-/// nobody wants.
-fn part_of(one: usize, wants: impl ExactSizeIterator<Item = f32> + Clone) -> f32 {
+/// What one of several has of a whole of 1, of which they want these parts: weighted max-min fair, and an equal part of
+/// what nobody wants.
+fn part_of(one: usize, wants: impl ExactSizeIterator<Item = (f32, f32)> + Clone) -> f32 {
     let threads = wants.len() as f32;
-    let wants = wants.map(|want| want.max(LEAST / threads));
-    let own = wants.clone().nth(one).unwrap_or_default();
-    let sum: f32 = wants.clone().sum();
+    let wants = wants.map(|(want, weight)| ((want * HEADROOM).max(LEAST / threads), weight));
+    let (own, own_weight) = wants.clone().nth(one).unwrap_or_default();
+    let sum: f32 = wants.clone().map(|(want, _)| want).sum();
     if sum <= 1.0 {
         return own + (1.0 - sum) / threads;
     }
-    // Each round sates those who want no more than an equal part of what the sated have left.
-    let mut level = 1.0 / threads;
+    let all_weights: f32 = wants.clone().map(|(_, weight)| weight).sum();
+    // Each round sates those who want no more than their part of what the sated have left.
+    let mut level = 1.0 / all_weights;
     loop {
-        let sated = wants.clone().filter(|want| *want <= level);
-        let (left, hungry) =
-            sated.fold((1.0, threads), |(left, count), want| (left - want, count - 1.0));
-        let higher = left / f32::max(hungry, 1.0);
+        let sated = wants.clone().filter(|(want, weight)| *want <= level * weight);
+        let rest = |(left, weights), (want, weight)| (left - want, weights - weight);
+        let (left, weights) = sated.fold((1.0, all_weights), rest);
+        let higher = if weights > 0.5 { left / weights } else { level };
         if higher <= level * 1.0001 {
-            return own.min(level);
+            return own.min(level * own_weight);
         }
         level = higher;
     }
@@ -259,70 +291,109 @@ mod tests {
     use proptest::prelude::*;
 
     const WHOLE: Budget =
-        Budget { up_packets: 8000, up_bits: 800_000, down_packets: 0, down_bits: 8_000_000 };
+        Budget { up_packets: 8000, up_bits: 800_000, down_packets: 0, down_bits: 0 };
 
-    fn parts(wants: &[f32]) -> Vec<f32> {
-        let part = |one| (part_of(one, wants.iter().copied()) * 1000.0).round() / 1000.0;
+    /// What threads have that want these parts, in thousandths.
+    fn parts(wants: &[(f32, f32)]) -> Vec<u32> {
+        let part = |one| (part_of(one, wants.iter().copied()) * 1000.0).round() as u32;
         (0..wants.len()).map(part).collect()
     }
 
     #[test]
     fn what_one_thread_does_not_want_is_the_others() {
-        assert_eq!(parts(&[0.0; 4]), [0.25; 4], "nobody wants anything yet");
-        assert_eq!(parts(&[9.0, 9.0]), [0.5, 0.5]);
-        assert_eq!(parts(&[0.2, 9.0]), [0.2, 0.8]);
-        assert_eq!(parts(&[0.0, 9.0]), [0.008, 0.992], "who begins is let in a little at once");
-        assert_eq!(parts(&[0.1, 0.3, 9.0, 9.0]), [0.1, 0.3, 0.3, 0.3]);
-        assert_eq!(parts(&[0.2, 0.4]), [0.4, 0.6], "what is left is there in equal parts");
+        assert_eq!(parts(&[(0.0, 1.0); 4]), [250; 4], "nobody wants anything yet");
+        assert_eq!(parts(&[(9.0, 1.0), (9.0, 1.0)]), [500, 500]);
+        assert_eq!(parts(&[(0.2, 1.0), (9.0, 1.0)]), [225, 775], "and a little more than it wants");
+        assert_eq!(
+            parts(&[(0.0, 1.0), (9.0, 1.0)]),
+            [8, 992],
+            "who begins is let in a little at once"
+        );
+        assert_eq!(parts(&[(0.08, 1.0), (9.0, 1.0), (9.0, 1.0)]), [90, 455, 455]);
+        assert_eq!(
+            parts(&[(0.2, 1.0), (0.4, 1.0)]),
+            [388, 613],
+            "what is left is there in equal parts"
+        );
+        assert_eq!(parts(&[(9.0, 10.0), (9.0, 1.0)]), [909, 91], "ten receivers, and one");
+        assert_eq!(parts(&[(0.1, 10.0), (9.0, 1.0)]), [113, 888]);
     }
 
     proptest! {
         #[test]
-        fn all_parts_together_are_the_budget(wants in proptest::collection::vec(0.0..4.0_f32, 1..16)) {
+        fn all_parts_together_are_the_budget(
+            wants in proptest::collection::vec((0.0..4.0_f32, 1..2000_u32), 1..16),
+        ) {
+            let wants: Vec<_> = wants.into_iter().map(|(want, weight)| (want, weight as f32)).collect();
             let all: Vec<f32> =
                 (0..wants.len()).map(|one| part_of(one, wants.iter().copied())).collect();
             let sum: f32 = all.iter().sum();
-            prop_assert!((sum - 1.0).abs() < 1e-3, "{wants:?}: {all:?}");
-            let least = LEAST / wants.len() as f32;
-            let level = all.iter().copied().fold(0.0, f32::max);
-            for (want, part) in wants.iter().zip(&all) {
-                prop_assert!(*part >= least * 0.999);
-                prop_assert!(*part >= want.min(level) * 0.999, "{wants:?}: {all:?}");
+            prop_assert!((sum - 1.0).abs() < 2e-3, "{wants:?}: {all:?}");
+            // Nobody has more by weight than whoever has less than it wants.
+            let level = |place: usize| all[place] / wants[place].1;
+            for (place, (want, _)) in wants.iter().enumerate() {
+                let is_sated = all[place] >= want * 0.999;
+                let has_most = (0..wants.len()).all(|other| level(place) >= level(other) * 0.999);
+                prop_assert!(is_sated || has_most, "{wants:?}: {all:?}");
             }
         }
     }
 
-    /// Two threads that hear each other at once. Returns what each may have.
-    fn settle(came: [u64; 2], rounds: u64) -> [Budget; 2] {
-        let mut threads = [0, 1].map(|thread| BudgetParts::new(thread, 2));
-        let mut have = threads.each_mut().map(|thread| thread.set(0, WHOLE));
-        assert_eq!(have.map(|budget| budget.up_packets), [4000; 2]);
-        for round in 1..=rounds {
-            let now = Time::from_millis(100 * round);
-            for one in 0..2 {
-                (0..came[one]).for_each(|_| threads[one].note_update(0));
-                let mut news = Vec::new();
-                threads[one].review(now, |_| 0.0, &mut news);
-                for comtree in news {
-                    let wants = threads[one].own(comtree);
-                    have[one] = threads[one].told(comtree).expect("it has a budget");
-                    let heard = threads[1 - one].hear(comtree, one as u16, wants);
-                    have[1 - one] = heard.expect("it has a budget");
+    /// Two threads that hear each other at once.
+    struct Two([BudgetParts; 2], u64);
+
+    impl Two {
+        fn new(budget: Budget) -> Two {
+            let mut threads = [0, 1].map(|thread| BudgetParts::new(thread, 2));
+            threads.iter_mut().for_each(|thread| thread.set(0, budget));
+            Two(threads, 0)
+        }
+
+        fn have(&self) -> [Budget; 2] {
+            self.0.each_ref().map(|thread| thread.part_of(0, WHOLE).0)
+        }
+
+        /// So many updates and bits come on each in 100 ms. Returns what each has then.
+        fn settle(&mut self, came: [(u64, u64); 2], rounds: u64) -> [Budget; 2] {
+            for _ in 0..rounds {
+                self.1 += 100;
+                for (one, (updates, bits)) in came.into_iter().enumerate() {
+                    self.0[one].note(0, updates, bits);
+                    let mut news = Vec::new();
+                    self.0[one].review(Time::from_millis(self.1), |_| (0.0, 0), &mut news);
+                    for comtree in news {
+                        let wants = self.0[one].own(comtree);
+                        self.0[one].told(comtree);
+                        assert!(self.0[1 - one].hear(comtree, one as u16, wants));
+                    }
                 }
             }
+            self.have()
         }
-        have
     }
 
     #[test]
     fn whoever_wants_more_gets_what_others_leave() {
+        let mut two = Two::new(WHOLE);
         let up = |have: [Budget; 2]| have.map(|budget| budget.up_packets);
-        // A second of which brings 20,000 and 1,000 updates.
-        let [one, other] = up(settle([2_000, 100], 30));
-        assert!((6_900..=7_100).contains(&one) && (900..=1_100).contains(&other), "{one}, {other}");
-        assert_eq!(up(settle([2_000, 2_000], 30)), [4_000; 2]);
-        let [one, other] = up(settle([2_000, 0], 30));
-        assert_eq!((one, other), (7_937, 62));
+        assert_eq!(up(two.have()), [4000; 2]);
+        // 20,000 and 1,000 updates a second.
+        let [one, other] = up(two.settle([(2_000, 0), (100, 0)], 30));
+        assert!(
+            (6_800..=6_950).contains(&one) && (1_050..=1_200).contains(&other),
+            "{one}, {other}"
+        );
+        assert_eq!(up(two.settle([(2_000, 0), (2_000, 0)], 30)), [4_000; 2]);
+        assert_eq!(up(two.settle([(2_000, 0), (0, 0)], 90)), [7_937, 62]);
+    }
+
+    /// Many short ones on one thread, and few long ones on the other: each has what it wants of either number.
+    #[test]
+    fn updates_and_bits_are_dealt_out_apart() {
+        let mut two = Two::new(WHOLE);
+        let [one, other] = two.settle([(560, 16_000), (160, 56_000)], 30);
+        assert!(one.up_packets >= 5_600 && one.up_bits >= 160_000, "{one:?}");
+        assert!(other.up_packets >= 1_600 && other.up_bits >= 560_000, "{other:?}");
     }
 
     #[test]
@@ -331,11 +402,11 @@ mod tests {
         thread.set(0, WHOLE);
         let mut told = 0;
         for round in 1..=100 {
-            (0..50).for_each(|_| thread.note_update(0));
+            thread.note(0, 50, 0);
             let mut news = Vec::new();
-            thread.review(Time::from_millis(100 * round), |_| 0.0, &mut news);
+            thread.review(Time::from_millis(100 * round), |_| (0.0, 0), &mut news);
             for comtree in news {
-                assert!(thread.told(comtree).is_some());
+                thread.told(comtree);
                 told += u32::from(round > 30);
             }
         }
@@ -345,19 +416,31 @@ mod tests {
     #[test]
     fn an_idle_relay_has_nothing_to_do_and_a_budget_that_ends_limits_nothing() {
         let mut thread = BudgetParts::new(0, 2);
-        thread.set(3, Budget { down_bits: 0, ..WHOLE });
         assert!(thread.due().is_none());
-        thread.note_update(3);
+        thread.set(3, WHOLE);
         let (mut now, mut news) = (Time::from_millis(1), Vec::new());
-        while let Some(due) = thread.due() {
-            now = now.max(due);
-            thread.review(now, |_| 0.0, &mut news);
-            news.drain(..).for_each(|comtree| assert!(thread.told(comtree).is_some()));
-            assert!(now < Time::from_millis(10_000), "it ends");
-        }
-        assert_eq!(thread.own(3), Parts::default());
-        assert_eq!(thread.set(3, Budget::default()), Budget::default());
-        assert!(thread.told(3).is_none());
-        assert_eq!(BudgetParts::new(0, 1).set(3, WHOLE), WHOLE, "alone it has all");
+        let mut idle = |thread: &mut BudgetParts, tells: bool, seconds: u64| {
+            let end = now + Duration::from_secs(seconds);
+            while let Some(due) = thread.due().filter(|_| now < end) {
+                now = now.max(due);
+                thread.review(now, |_| (0.0, 0), &mut news);
+                news.drain(..).filter(|_| tells).for_each(|comtree| thread.told(comtree));
+            }
+        };
+        idle(&mut thread, true, 20);
+        thread.note(3, 100, 0);
+        idle(&mut thread, true, 20);
+        assert!(thread.due().is_none() && thread.own(3) == Wants::default());
+        // As long as the others could not be told that nothing is wanted any more, there is something to do.
+        thread.note(3, 1_000, 0);
+        idle(&mut thread, true, 1);
+        idle(&mut thread, false, 20);
+        assert!(thread.due().is_some());
+        thread.set(3, Budget::default());
+        assert_eq!(thread.part_of(3, Budget::default()), (Budget::default(), 1.0));
+        assert!(!thread.hear(3, 1, Wants::default()));
+        let mut alone = BudgetParts::new(0, 1);
+        alone.set(3, WHOLE);
+        assert_eq!(alone.part_of(3, WHOLE), (WHOLE, 1.0), "alone it has all");
     }
 }

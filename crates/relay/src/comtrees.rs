@@ -5,7 +5,7 @@ use crate::comtree_config::{ComtreeConfig, MAX_COMTREES};
 use crate::flush_queues::QueueIndex;
 use crate::group_keys::GroupKeys;
 use crate::index::{ComtreeIndex, PortIndex};
-use crate::meters::UpMeter;
+use crate::meters::{Budget, UpMeter};
 use crate::thin::Fairness;
 use crate::timing::Mode;
 use crate::tree::Tree;
@@ -67,7 +67,8 @@ pub(crate) struct ComtreeEntry {
     pub(crate) group_keys: Option<Box<GroupKeys>>,
     pub(crate) participants: u32,
     pub(crate) counters: ComtreeCounters,
-    /// What its participants may send together.
+    /// What its participants may send, and be sent, together, on all data threads; and this one's meter of what they send.
+    pub(crate) budget: Budget,
     pub(crate) meter: UpMeter,
     pub(crate) beyond_half: BeyondHalf,
     pub(crate) tree: Tree,
@@ -164,6 +165,7 @@ impl Comtrees {
             group_keys,
             participants: 0,
             counters: ComtreeCounters::default(),
+            budget: Budget::default(),
             meter: UpMeter::default(),
             beyond_half: BeyondHalf::default(),
             tree: Tree::new(config.site & 0x7fff),

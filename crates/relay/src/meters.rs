@@ -118,12 +118,17 @@ pub(crate) struct UpMeter {
 
 impl UpMeter {
     pub(crate) fn new(budget: &Budget) -> UpMeter {
+        UpMeter::of_part(budget, budget)
+    }
+
+    /// Of a part of a budget, of which as much may come at once as of the whole.
+    fn of_part(part: &Budget, whole: &Budget) -> UpMeter {
         // One datagram fits, however low the rate is.
-        let packets_at_once = budget.up_packets.saturating_add(MAX_RECORDS as u64);
-        let bits_at_once = budget.up_bits.saturating_add(8 * MAX_DATAGRAM as u64);
+        let packets_at_once = whole.up_packets.saturating_add(MAX_RECORDS as u64);
+        let bits_at_once = whole.up_bits.saturating_add(8 * MAX_DATAGRAM as u64);
         UpMeter {
-            packets: Rate::new(budget.up_packets, packets_at_once),
-            bits: Rate::new(budget.up_bits, bits_at_once),
+            packets: Rate::new(part.up_packets, packets_at_once),
+            bits: Rate::new(part.up_bits, bits_at_once),
             ..UpMeter::default()
         }
     }
@@ -137,7 +142,12 @@ impl UpMeter {
     /// Sets how much may be sent from now on. What is in the buckets stays, so that no change of budgets
     /// fills or empties them.
     pub(crate) fn set_budget(&mut self, now: Time, budget: &Budget) {
-        let UpMeter { packets, bits, .. } = UpMeter::new(budget);
+        self.set_part(now, budget, budget);
+    }
+
+    /// The same of a part of a budget, of which as much may come at once as of the whole.
+    pub(crate) fn set_part(&mut self, now: Time, part: &Budget, whole: &Budget) {
+        let UpMeter { packets, bits, .. } = UpMeter::of_part(part, whole);
         self.packet_bucket.change_rate(&self.packets, &packets, now);
         self.bit_bucket.change_rate(&self.bits, &bits, now);
         (self.packets, self.bits) = (packets, bits);

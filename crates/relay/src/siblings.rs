@@ -7,7 +7,7 @@
 //! on one comtree takes no room of others between data threads either. So memory grows with the number of
 //! threads, not with its square, and what passes is typed: no datagram is parsed twice.
 
-use crate::budget_parts::Parts;
+use crate::budget_parts::Wants;
 use crate::log::{Entry, Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, log, memory};
 use crate::pending::Update;
 use crate::routes::Leads;
@@ -201,7 +201,7 @@ impl Siblings {
     }
 
     /// Tells all others what is wanted here of a comtree's budget. Returns whether there was room.
-    pub(crate) fn tell_wants(&mut self, comtree: Comtree, wants: Parts) -> bool {
+    pub(crate) fn tell_wants(&mut self, comtree: Comtree, wants: Wants) -> bool {
         self.write(Told::Wants { comtree, wants }, self.others(), URGENT_WORDS)
     }
 

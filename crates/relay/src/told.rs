@@ -1,7 +1,7 @@
 //! What a data thread tells the others beside updates, and its form in the control log.
 
 use crate::access::TokenId;
-use crate::budget_parts::Parts;
+use crate::budget_parts::Wants;
 use crate::routes::Leads;
 use crate::tree::Reach;
 use canopy_session::{Holder, Proof};
@@ -44,7 +44,7 @@ pub(crate) enum Told<'a> {
     /// What branches of a comtree it has from now on.
     Reach { comtree: Comtree, reach: Reach },
     /// What is wanted there of the comtree's budget.
-    Wants { comtree: Comtree, wants: Parts },
+    Wants { comtree: Comtree, wants: Wants },
     /// The way to an endpoint, or to a site, leads to it from now on, and from there on so; or does so
     /// no more.
     Route { comtree: Comtree, to: Address, leads: Option<Leads> },
@@ -143,10 +143,12 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[0] = REACH | u64::from(reach.0) << 8 | u64::from(comtree.0) << 32;
             2
         }
-        Told::Wants { comtree, wants: Parts { up, down } } => {
+        Told::Wants { comtree, wants } => {
+            let two = |one: u32, other: u32| u64::from(one) << 32 | u64::from(other);
             words[0] = WANTS | u64::from(comtree.0) << 32;
-            words[1] = u64::from(up.to_bits()) << 32 | u64::from(down.to_bits());
-            2
+            words[1] = two(wants.up_packets.to_bits(), wants.up_bits.to_bits());
+            words[2] = two(wants.down.to_bits(), wants.receivers);
+            3
         }
         Told::Route { comtree, to, leads } => {
             words[0] = ROUTE | encode_leads(*leads) << 8 | u64::from(comtree.0) << 32;
@@ -233,7 +235,9 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
         REACH => Some(Told::Reach { comtree, reach: Reach((head >> 8) as u8) }),
         WANTS => {
             let part = |word: u64| f32::from_bits(word as u32);
-            let wants = Parts { up: part(value >> 32), down: part(value) };
+            let (up_packets, up_bits, down) = (part(value >> 32), part(value), *words.get(2)?);
+            let receivers = down as u32;
+            let wants = Wants { up_packets, up_bits, down: part(down >> 32), receivers };
             Some(Told::Wants { comtree, wants })
         }
         ROUTE => {
@@ -329,6 +333,7 @@ mod tests {
         ];
         let comtree = Comtree(u32::MAX);
         let longest: Vec<u8> = (0..MAX_DATAGRAM).map(|byte| byte as u8).collect();
+        let wants = Wants { up_packets: 0.25, up_bits: 3.5, down: 0.5, receivers: 7 };
         let mut all = vec![
             Told::Interest {
                 comtree,
@@ -338,7 +343,7 @@ mod tests {
             Told::Interest { comtree, group: Group::new(0), wanted: Some((Level(0), Weight::ONE)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
-            Told::Wants { comtree, wants: Parts { up: 0.25, down: 3.5 } },
+            Told::Wants { comtree, wants },
             Told::Reach { comtree, reach: Reach(7) },
         ];
         let leads = [Leads::OverTree, Leads::ToCorePeer, Leads::ToParticipant].map(Some);

@@ -52,15 +52,18 @@ impl Relay {
 
     /// Sets how much the participants of a comtree may send, and be sent, together from now on.
     pub(super) fn set_comtree_budget(&mut self, now: Time, comtree: ComtreeIndex, budget: Budget) {
-        let here = self.budget_parts.set(comtree, budget);
-        self.set_budget_here(now, comtree, &here);
+        self.comtrees.get_mut(comtree).budget = budget;
+        self.budget_parts.set(comtree, budget);
+        self.set_budget_here(now, comtree);
     }
 
     /// Sets this data thread's part of that.
-    pub(super) fn set_budget_here(&mut self, now: Time, comtree: ComtreeIndex, here: &Budget) {
-        self.comtrees.get_mut(comtree).meter.set_budget(now, here);
+    pub(super) fn set_budget_here(&mut self, now: Time, comtree: ComtreeIndex) {
+        let entry = self.comtrees.get_mut(comtree);
+        let (here, part) = self.budget_parts.part_of(comtree, entry.budget);
+        // As much may come at once as may come in a second on all threads.
+        entry.meter.set_part(now, &here, &entry.budget);
         let down = Down { updates: here.down_packets, bits: here.down_bits };
-        let part = self.budget_parts.part_of_down(comtree);
         self.thinning.set_comtree_budget(comtree, (down, part));
     }
 
@@ -87,8 +90,9 @@ impl Relay {
         let Some(comtree) = self.ports.get(port).map(|port| port.comtree_index) else {
             return Ok(());
         };
-        self.budget_parts.note_bits(comtree, 8 * bytes as u64);
+        self.budget_parts.note(comtree, 0, 8 * bytes as u64);
         if !self.comtrees.get_mut(comtree).meter.take_bytes(now, bytes) {
+            self.budget_parts.note(comtree, packet.records().into(), 0);
             let reason = DropReason::ComtreeOverBudget;
             return Err(self.over_limit(now, port, Excess::Comtree, reason));
         }
@@ -104,7 +108,7 @@ impl Relay {
         let Some(comtree) = self.ports.get(port).map(|port| port.comtree_index) else {
             return Ok(());
         };
-        self.budget_parts.note_update(comtree);
+        self.budget_parts.note(comtree, 1, 0);
         if !self.comtrees.get_mut(comtree).meter.take_update(now) {
             let reason = DropReason::ComtreeOverBudget;
             return Err(self.over_limit(now, port, Excess::Comtree, reason));

@@ -2,7 +2,7 @@
 //! shared by their participants.
 
 use super::Relay;
-use crate::budget_parts::Parts;
+use crate::budget_parts::Wants;
 use crate::changes::{BranchId, Refusal};
 use crate::thin::Down;
 use canopy_session::PublicKey;
@@ -58,21 +58,20 @@ impl Relay {
         for index in news.drain(..) {
             let (comtree, wants) = (self.comtrees.get(index).id, self.budget_parts.own(index));
             // Where there is no room, they are told at the next review.
-            if self.siblings.tell_wants(comtree, wants)
-                && let Some(here) = self.budget_parts.told(index)
-            {
-                self.set_budget_here(now, index, &here);
+            if self.siblings.tell_wants(comtree, wants) {
+                self.budget_parts.told(index);
+                self.set_budget_here(now, index);
             }
         }
         self.wants_changed = news;
     }
 
     /// Another data thread wants so much of a comtree's budget.
-    pub(super) fn hear_of_wants(&mut self, now: Time, comtree: Comtree, thread: u16, wants: Parts) {
+    pub(super) fn hear_of_wants(&mut self, now: Time, comtree: Comtree, thread: u16, wants: Wants) {
         if let Some(index) = self.comtrees.find(comtree)
-            && let Some(here) = self.budget_parts.hear(index, thread, wants)
+            && self.budget_parts.hear(index, thread, wants)
         {
-            self.set_budget_here(now, index, &here);
+            self.set_budget_here(now, index);
         }
     }
 

@@ -114,6 +114,15 @@ impl Allowance {
         self.spend_as_both(micros(now), &newcomer);
     }
 
+    /// What is owed, and what was spent lately, is so many times as much from now on, as the budget is another one. What
+    /// is saved up stays.
+    pub(super) fn owe(&mut self, times: f64) {
+        if self.left < 0 {
+            self.left = (self.left as f64 * times) as i64;
+        }
+        self.spent.iter_mut().for_each(|(_, cost)| *cost *= times as f32);
+    }
+
     /// Takes note of the time, but not yet of how much may be saved up.
     #[inline]
     fn let_pass(&mut self, now: Time) {

@@ -33,7 +33,7 @@ struct Comtree {
     is_binding: bool,
     /// What the participants want, in parts of the budget here; and together, in parts of the whole.
     wants: Vec<f64>,
-    wanted: f64,
+    wanted: (f64, u32),
 }
 
 /// A participant.
@@ -41,15 +41,15 @@ struct Comtree {
 struct Member {
     /// Its comtree; no other port has one.
     comtree: ComtreeIndex,
-    /// What it was offered since water levels were worked out, while it was not limited: nanoseconds of the budget.
-    offered: i64,
+    /// What it was offered since water levels were worked out, while it was not limited: nanoseconds of the whole budget.
+    offered: f64,
     /// The part of the comtree's whole budget that it is offered.
     demand: f64,
 }
 
 impl Default for Member {
     fn default() -> Member {
-        Member { comtree: NONE, offered: 0, demand: 0.0 }
+        Member { comtree: NONE, offered: 0.0, demand: 0.0 }
     }
 }
 
@@ -60,8 +60,8 @@ pub(crate) struct ComtreeShares {
     comtrees: Vec<Option<Comtree>>,
     /// By port.
     members: Vec<Member>,
-    /// By row: what each of its members was offered since water levels were worked out, nanoseconds of the budget.
-    by_row: Vec<i64>,
+    /// By row: what each of its members was offered since water levels were worked out, nanoseconds of the whole budget.
+    by_row: Vec<f64>,
     reviewed: Time,
     is_any: bool,
 }
@@ -113,7 +113,11 @@ impl ComtreeShares {
         let before = self.comtrees[index].take().filter(|_| budget.is_limited());
         self.comtrees[index] = match before {
             // What was spent stays spent, so that no change of budgets brings more.
-            Some(before) => Some(Comtree { budget, part: of_whole, ..before }),
+            Some(before) => {
+                let mut allowance = before.allowance;
+                allowance.owe(times(before.budget, budget));
+                Some(Comtree { budget, part: of_whole, allowance, ..before })
+            }
             None if budget.is_limited() => Some(Comtree {
                 budget,
                 part: of_whole,
@@ -121,7 +125,7 @@ impl ComtreeShares {
                 water_level: 1.0,
                 is_binding: false,
                 wants: Vec::new(),
-                wanted: 0.0,
+                wanted: (0.0, 0),
             }),
             None => None,
         };
@@ -175,17 +179,17 @@ impl ComtreeShares {
         if let Some((comtree, member)) = self.of_member(port) {
             let cost = comtree.budget.cost(bytes, updates);
             comtree.allowance.spend(cost);
-            member.offered += cost;
+            member.offered += cost as f64 * comtree.part;
         }
     }
 
     /// The members of a row were offered an update of so many bytes.
     pub(super) fn offer(&mut self, row: u32, comtree: ComtreeIndex, bytes: u64) {
         let Some(comtree) = self.of(comtree) else { return };
-        let cost = comtree.budget.cost(bytes, 1);
+        let cost = comtree.budget.cost(bytes, 1) as f64 * comtree.part;
         let index = row as usize;
         if index >= self.by_row.len() {
-            self.by_row.resize(index + 1, 0);
+            self.by_row.resize(index + 1, 0.0);
         }
         self.by_row[index] += cost;
     }
@@ -200,12 +204,11 @@ impl ComtreeShares {
     ) -> Option<i64> {
         let comtree = self.of(comtree)?;
         comtree.allowance.advance(now, AT_ONCE, spare(comtree.budget), WINDOW);
-        let of = |whole: u64, part: u64| whole as f64 / part.max(1) as f64;
-        let times = match (comtree.budget, down) {
-            (Down { bits: 1.., .. }, Down { bits: 1.., .. }) => of(comtree.budget.bits, down.bits),
-            _ => of(comtree.budget.updates, down.updates),
-        };
-        Some((comtree.allowance.left() as f64 * times / members.max(1) as f64) as i64)
+        let left = comtree.allowance.left();
+        let each = (left as f64 * times(comtree.budget, down) / members.max(1) as f64) as i64;
+        // Who has saved up all that may be owes the rest of what it takes to send each something.
+        let is_full = left >= AT_ONCE.as_nanos() as i64;
+        Some(if is_full { each.max(spare(down)) } else { each })
     }
 
     /// The participants of a comtree that are limited were sent so much together.
@@ -223,25 +226,26 @@ impl ComtreeShares {
             let Some(comtree) = comtree.and_then(Option::as_mut) else { continue };
             let (own, row) = who(port as PortIndex);
             let of_row = row.and_then(|row| self.by_row.get(row as usize)).copied();
-            let offered = core::mem::take(&mut member.offered) + of_row.unwrap_or(0);
+            let offered = core::mem::take(&mut member.offered) + of_row.unwrap_or(0.0);
             if passed > 0.0 {
-                let offered = offered as f64 / 1e9 / passed * comtree.part;
+                let offered = offered / 1e9 / passed;
                 member.demand += (offered - member.demand) * (passed / SMOOTH).min(1.0);
             }
             comtree.wants.push((member.demand / comtree.part).min(part_of(own, comtree.budget)));
         }
         for comtree in self.comtrees.iter_mut().flatten() {
-            comtree.wanted = comtree.wants.iter().sum::<f64>() * comtree.part;
+            let receivers = comtree.wants.iter().filter(|want| **want > 0.0).count() as u32;
+            comtree.wanted = (comtree.wants.iter().sum::<f64>() * comtree.part, receivers);
             (comtree.water_level, comtree.is_binding) = water_level(&mut comtree.wants);
             comtree.wants.clear();
         }
-        self.by_row.fill(0);
+        self.by_row.fill(0.0);
     }
 
-    /// Which part of its whole budget the participants of a comtree want here.
-    pub(crate) fn wanted(&self, comtree: ComtreeIndex) -> f64 {
+    /// Which part of its whole budget the participants of a comtree want here, and how many want anything.
+    pub(crate) fn wanted(&self, comtree: ComtreeIndex) -> (f64, u32) {
         let comtree = self.comtrees.get(comtree as usize).and_then(Option::as_ref);
-        comtree.map_or(0.0, |comtree| comtree.wanted)
+        comtree.map_or((0.0, 0), |comtree| comtree.wanted)
     }
 }
 
@@ -277,6 +281,16 @@ fn part_of(down: Down, budget: Down) -> f64 {
     of(down.bits, budget.bits).min(of(down.updates, budget.updates))
 }
 
+/// How many times as much one budget is as another one, by a number that both have.
+fn times(one: Down, other: Down) -> f64 {
+    let of = |one: u64, other: u64| one as f64 / other.max(1) as f64;
+    match (one, other) {
+        (Down { bits: 1.., .. }, Down { bits: 1.., .. }) => of(one.bits, other.bits),
+        (Down { updates: 1.., .. }, Down { updates: 1.., .. }) => of(one.updates, other.updates),
+        _ => 1.0,
+    }
+}
+
 /// A part of a budget.
 fn part(budget: Down, part: f64) -> Down {
     let of = |number: u64| if number == 0 { 0 } else { (number as f64 * part).max(1.0) as u64 };
@@ -299,6 +313,25 @@ mod tests {
         assert_eq!(rounded(&[0.1, 0.2]), (0.9, false), "the greater one may have what is left");
         assert_eq!(rounded(&[]), (1.0, false));
         assert_eq!(rounded(&[0.5, 0.5]), (0.5, false));
+    }
+
+    /// As the comtree's other data threads want less.
+    #[test]
+    fn what_is_owed_of_a_small_part_is_less_of_a_greater_one() {
+        let mut shares = ComtreeShares::default();
+        let (small, great) = (Down { bits: 2_000, updates: 0 }, Down { bits: 200_000, updates: 0 });
+        shares.enter(3, 1);
+        shares.set_budget(1, (small, 0.01));
+        let now = Time::from_millis(100);
+        assert!(shares.fits(now, 3, (20, 1)));
+        shares.spend_together(1, (5_000, 50));
+        assert!(!shares.fits(now + Duration::from_secs(10), 3, (20, 1)), "that takes 20 s");
+        shares.set_budget(1, (great, 1.0));
+        assert!(!shares.fits(now + Duration::from_secs(10), 3, (20, 1)));
+        let later = now + Duration::from_millis(10_300);
+        assert!(shares.fits(later, 3, (20, 1)), "that takes 0.2 s");
+        shares.set_budget(1, (small, 0.01));
+        assert!(shares.fits(later, 3, (20, 1)), "what is saved up stays");
     }
 
     #[test]
