@@ -23,15 +23,17 @@ impl BaseDelay {
         BaseDelay { origin: delay, least: [0; 2], began: now }
     }
 
-    /// Takes a delay, and returns how much it is above the least, in microseconds.
-    pub(crate) fn above(&mut self, now: Time, delay: u32) -> u32 {
+    /// Takes a delay, and returns how much it is above the least, and how much below what was the least until now, in
+    /// microseconds.
+    pub(crate) fn above(&mut self, now: Time, delay: u32) -> (u32, u32) {
         if now.since(self.began) >= WINDOW {
             self.begin_window(now, delay);
         }
         let from_origin = delay.wrapping_sub(self.origin) as i32;
+        let before = self.least[0].min(self.least[1]);
         self.least[0] = self.least[0].min(from_origin);
-        let least = self.least[0].min(self.least[1]);
-        from_origin.abs_diff(least)
+        let least = before.min(from_origin);
+        (from_origin.abs_diff(least), before.abs_diff(least))
     }
 
     /// Counts from what is the least now, so that no drift ever wraps.

@@ -12,7 +12,8 @@
 //!   that lets the queue drain. While a queue stands, what arrives *is* what the path bears, so the rate is
 //!   right within one report of a change, and a cut is never taken twice.
 //! - What never empties its queue no longer knows how long an empty one takes. So the rate is lowered for
-//!   a moment when no empty queue was seen for some seconds (as LEDBAT++ and BBR do).
+//!   a moment when no empty queue was seen for some seconds (as LEDBAT++ and BBR do). Receivers that probably share
+//!   a bottleneck do so together, or whoever comes late would take the others' queue for the way for ever.
 
 use super::base_delay::BaseDelay;
 use canopy_wire::Time;
@@ -68,16 +69,32 @@ const NOISE_OF_ONE: f64 = 0.0025;
 const AIM_AT_1M: f64 = 0.017;
 const AIM_LEAST: f64 = 0.008;
 const AIM_MOST: f64 = 0.025;
+/// Slow receivers that share a bottleneck report as seldom as once a second. What makes them equal is that the slower ones
+/// bear more queue: below this rate, in bits a second, the signal that they aim at falls with the rate to this power.
+const SHARED_BELOW: f64 = 1e6;
+const SHARED_POWER: f64 = 0.35;
+const SHARED_AIM_MOST: f64 = 0.100;
 /// A queue that is longer than it should be is drained within so long.
 const DRAIN_WITHIN: f64 = 0.4;
 /// At most this part of the rate is given up for that.
 const MOST_CUT: f64 = 0.35;
 /// The gradual increase a second of a rate of 1 Mbit/s, as a part of it; slower rates grow faster.
 const GROWTH_AT_1M: f64 = 0.25;
+/// Below so many bits a second, receivers that share a bottleneck grow by so many with each report, and by no more than such a
+/// part: a fast one would grow faster otherwise, as it reports more often.
+const STEP_BELOW: f64 = 300e3;
+const STEP: f64 = 3e3;
+const MOST_STEP: f64 = 0.2;
 /// Without an empty queue for so long, the rate is lowered until there is one, or for so long.
 const EMPTY_EVERY: Duration = Duration::from_secs(8);
 const EMPTY_WITHIN: Duration = Duration::from_millis(700);
 const EMPTYING: f64 = 0.75;
+/// Receivers that share a bottleneck lower their rates at each multiple of [`EMPTY_EVERY`] of the relay's time, each with its
+/// first report within so long, and until then. Slow ones report once a second.
+const EMPTY_TOGETHER_BY: Duration = Duration::from_millis(1100);
+const EMPTY_TOGETHER_UNTIL: Duration = Duration::from_millis(1600);
+/// A least delay that falls by so much from one report to the next, in seconds, is not yet that of an empty queue.
+const FALLS: f64 = 0.001;
 /// Which share of the most that arrived lately is forgotten in a second.
 const FADES: f64 = 0.3;
 /// Where less is sent than the rate allows, the rate is at most this many times what has arrived lately.
@@ -116,6 +133,8 @@ pub(crate) struct Seen {
     pub(crate) sent: u32,
     /// How many of those that were sent before the probe had not arrived before it; wraps.
     pub(crate) missing: u32,
+    /// Whether other receivers probably share the bottleneck.
+    pub(crate) is_shared: bool,
 }
 
 /// Decides the rate of one receiver.
@@ -131,6 +150,8 @@ pub(crate) struct Controller {
     /// on average, in seconds.
     step: f64,
     noise: f64,
+    /// By how much the last delay was below all before it, in seconds.
+    fell: f64,
     /// Bits that arrived between the last two reports, and in how many seconds.
     arrived: (f64, f64),
     loss: f64,
@@ -148,6 +169,9 @@ pub(crate) struct Controller {
     empty_at: Time,
     /// Until when the rate is held low to see an empty queue.
     emptying_until: Option<Time>,
+    /// When it was lowered last together with others', and from when on the effect of that is seen.
+    emptied_at: Time,
+    emptied_seen_at: Time,
     /// Whether there has been a sign of congestion yet.
     is_starting: bool,
     halved_at: Time,
@@ -165,6 +189,7 @@ impl Controller {
             delays: [(now, 0.0); DELAYS],
             step: 0.0,
             noise: 0.0,
+            fell: 0.0,
             arrived: (0.0, 0.0),
             loss: 0.0,
             missing,
@@ -175,6 +200,8 @@ impl Controller {
             congested_at: now,
             empty_at: now,
             emptying_until: None,
+            emptied_at: now,
+            emptied_seen_at: now,
             is_starting: true,
             halved_at: now - Duration::from_secs(10),
             reported_at: now,
@@ -209,19 +236,23 @@ impl Controller {
         let signal = queue + DLOSS * (self.loss / PLRREF).powi(2);
         // What was lost before is answered already.
         let sign = if has_lost { signal } else { queue };
-        let short = aim(self.rate) + self.serialisation(seen);
+        let short = aim(self.rate, seen.is_shared) + self.serialisation(seen);
         let aim = short + NOISE_PART * self.noise;
         if signal > QEPS.max(aim / 2.0) {
             self.congested_at = now;
             self.gamma = GAMMA_FIRST;
         }
-        if self.delays[0].1 < short / 4.0 {
+        let falls = seen.is_shared && self.fell >= FALLS;
+        if self.delays[0].1 < short / 4.0 && !falls {
             self.empty_at = now;
         }
         // How long it takes until the effect of an increase is seen.
         let lag = (seconds(seen.round_trip).min(2.0) + since).max(LEAST_LAG);
         let gamma = (QBOUND / lag).max(GAMMA_LEAST).min(self.gamma);
         let is_used = r_recv > self.rate * USED;
+        if seen.is_shared {
+            self.end_emptying(now);
+        }
         if sign > aim {
             self.cut(seen, since, r_recv, sign - aim, stood);
             // A path may hold what it cannot pass, or come back slower.
@@ -244,13 +275,26 @@ impl Controller {
             self.ramp_up(r_recv, gamma);
             self.gamma = (self.gamma * 2.0).min(GAMMA_MAX);
         } else if is_used {
-            let growth = (GROWTH_AT_1M * (1e6 / self.rate).sqrt() * since).min(gamma);
+            let growth = self.growth(seen, since, gamma);
             let grown = self.rate * (1.0 + growth * (1.0 - signal / aim).max(0.0));
             let steady = if stood { r_recv * (1.0 + (aim - signal) / DRAIN_WITHIN) } else { grown };
             self.rate = grown.min(steady);
         }
-        self.empty(now, r_recv, Duration::from_secs_f64(lag), is_used);
+        let lag = Duration::from_secs_f64(lag);
+        if seen.is_shared {
+            self.empty_together(now, r_recv, lag, is_used);
+        } else {
+            self.empty(now, r_recv, lag, is_used);
+        }
         self.rate = self.rate.clamp(LEAST_RATE as f64, MOST_RATE as f64);
+    }
+
+    /// The gradual increase since the last report, as a part of the rate; of whoever has the path alone no more than `most`.
+    fn growth(&self, seen: &Seen, since: f64, most: f64) -> f64 {
+        if seen.is_shared && self.rate < STEP_BELOW {
+            return (STEP / self.rate).min(MOST_STEP);
+        }
+        (GROWTH_AT_1M * (1e6 / self.rate).sqrt() * since).min(most)
     }
 
     /// No report has arrived for several intervals while updates were sent (RFC 8085 §3.1.10's
@@ -285,7 +329,9 @@ impl Controller {
     /// last report.
     fn queue(&mut self, seen: &Seen) -> (f64, bool) {
         let (now, held) = (seen.now, seconds(seen.held));
-        let above = f64::from(self.base.above(now, seen.one_way)) * 1e-6;
+        let (above, fell) = self.base.above(now, seen.one_way);
+        self.fell = f64::from(fell) * 1e-6;
+        let above = f64::from(above) * 1e-6;
         let before = self.delays[0].1;
         self.count_noise(above - before, held + self.serialisation(seen));
         self.delays.rotate_right(1);
@@ -374,15 +420,32 @@ impl Controller {
         self.emptying_until.is_some_and(|until| now < until)
     }
 
+    /// The rate is low no more once an empty queue was seen, or it is time.
+    fn end_emptying(&mut self, now: Time) {
+        let Some(until) = self.emptying_until else { return };
+        if self.empty_at == now && now >= self.emptied_seen_at || now >= until {
+            self.emptying_until = None;
+            self.empty_at = now;
+            self.rate /= EMPTYING;
+        }
+    }
+
+    /// Lowers the rate for a moment at the same time as others of this bottleneck.
+    fn empty_together(&mut self, now: Time, r_recv: f64, lag: Duration, is_used: bool) {
+        let every = EMPTY_EVERY.as_nanos() as u64;
+        let began = Time::from_nanos(now.as_nanos() / every * every);
+        let is_time = self.emptied_at < began && now.since(began) < EMPTY_TOGETHER_BY;
+        if self.emptying_until.is_none() && is_used && is_time {
+            self.emptying_until = Some(began + EMPTY_TOGETHER_UNTIL);
+            (self.emptied_at, self.emptied_seen_at) = (now, now + lag);
+            self.rate = self.rate.min(r_recv) * EMPTYING;
+        }
+    }
+
     /// Lowers the rate for a moment, if it is time to see an empty queue.
     fn empty(&mut self, now: Time, r_recv: f64, lag: Duration, is_used: bool) {
-        if let Some(until) = self.emptying_until {
-            if self.empty_at == now || now >= until {
-                self.emptying_until = None;
-                self.empty_at = now;
-                self.rate /= EMPTYING;
-            }
-        } else if is_used && now.since(self.empty_at) >= EMPTY_EVERY {
+        self.end_emptying(now);
+        if self.emptying_until.is_none() && is_used && now.since(self.empty_at) >= EMPTY_EVERY {
             self.emptying_until = Some(now + EMPTY_WITHIN.max(lag * 2));
             self.rate = self.rate.min(r_recv) * EMPTYING;
         }
@@ -390,7 +453,10 @@ impl Controller {
 }
 
 /// The signal in seconds at which a rate neither grows nor falls: the lower the rate, the higher.
-fn aim(rate: f64) -> f64 {
+fn aim(rate: f64, is_shared: bool) -> f64 {
+    if is_shared && rate < SHARED_BELOW {
+        return (AIM_AT_1M * (1e6 / rate).powf(SHARED_POWER)).min(SHARED_AIM_MOST);
+    }
     (AIM_AT_1M * (1e6 / rate).powf(0.25)).clamp(AIM_LEAST, AIM_MOST)
 }
 

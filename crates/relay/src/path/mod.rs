@@ -6,6 +6,7 @@
 mod base_delay;
 mod controller;
 mod receiver;
+mod shared;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -13,9 +14,11 @@ mod tests;
 
 use crate::index::PortIndex;
 use canopy_wire::{Report, Time, Traffic};
+use core::net::IpAddr;
 use core::time::Duration;
 use receiver::ReceiverPath;
 pub(crate) use receiver::{Taken, micros};
+use shared::SharedPaths;
 
 /// Between two rounds, and between two portions of one.
 const ROUND_EVERY: Duration = Duration::from_millis(25);
@@ -64,6 +67,7 @@ pub(crate) struct Due {
 pub(crate) struct Paths {
     sent: Vec<Sent>,
     paths: Vec<Option<Box<ReceiverPath>>>,
+    shared: SharedPaths,
     /// Ports that may be due for a probe, and the one of them that is looked at next.
     listed: Vec<PortIndex>,
     next: usize,
@@ -80,6 +84,7 @@ impl Paths {
         Paths {
             sent: Vec::with_capacity(max_ports),
             paths: Vec::with_capacity(max_ports),
+            shared: SharedPaths::default(),
             listed: Vec::with_capacity(max_ports),
             next: 0,
             began: Time::ZERO,
@@ -105,13 +110,15 @@ impl Paths {
         let is_in_list = matches!(sent.listing, Listing::Listed | Listing::Stale);
         sent.listing = if is_in_list { Listing::Stale } else { Listing::Never };
         self.paths[port as usize] = None;
+        self.shared.forget(port);
     }
 
-    /// A participant's path is asked from now on, and at once.
-    pub(crate) fn begin(&mut self, port: PortIndex) {
+    /// The path of a participant at an ip is asked from now on, and at once.
+    pub(crate) fn begin(&mut self, port: PortIndex, ip: IpAddr) {
         let index = port as usize;
         let Some(path @ None) = self.paths.get_mut(index) else { return };
         *path = Some(Box::default());
+        self.shared.enter(port, ip);
         if self.sent[index].listing == Listing::Never {
             self.listed.push(port);
         }
@@ -119,10 +126,11 @@ impl Paths {
         self.at = Time::ZERO;
     }
 
-    /// A participant is at another path: nothing is known of that.
-    pub(crate) fn restart(&mut self, port: PortIndex) {
+    /// A participant is at another path, of this ip: nothing is known of that.
+    pub(crate) fn restart(&mut self, port: PortIndex, ip: IpAddr) {
         let Some(Some(path)) = self.paths.get_mut(port as usize) else { return };
         **path = ReceiverPath::default();
+        self.shared.enter(port, ip);
         let listing = &mut self.sent[port as usize].listing;
         if core::mem::replace(listing, Listing::Listed) == Listing::Idle {
             self.listed.push(port);
@@ -162,7 +170,11 @@ impl Paths {
     /// Takes a report of a port.
     pub(crate) fn take(&mut self, now: Time, port: PortIndex, report: &Report) -> Taken {
         match self.paths.get_mut(port as usize) {
-            Some(Some(path)) => path.take(now, report),
+            Some(Some(path)) => {
+                let taken = path.take(now, report, self.shared.is_shared(port));
+                self.shared.set_limited(port, path.limit() > 0);
+                taken
+            }
             _ => Taken::Wish,
         }
     }

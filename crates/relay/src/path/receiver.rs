@@ -122,8 +122,8 @@ impl ReceiverPath {
         }
     }
 
-    /// Takes a report.
-    pub(crate) fn take(&mut self, now: Time, report: &Report) -> Taken {
+    /// Takes a report. `is_shared` says whether other receivers probably share the bottleneck.
+    pub(crate) fn take(&mut self, now: Time, report: &Report, is_shared: bool) -> Taken {
         if report.number == self.reported {
             return Taken::Wish;
         }
@@ -156,6 +156,7 @@ impl ReceiverPath {
             bits: arrived.bits().min(sent.bits().saturating_mul(2)),
             sent: sent.datagrams,
             missing: missing(probe.sent, report),
+            is_shared,
         };
         if let Some(controller) = &mut self.controller {
             controller.report(&seen);

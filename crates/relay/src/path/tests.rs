@@ -4,6 +4,7 @@ use super::Paths;
 use super::controller::{Controller, FIRST_RATE, LEAST_RATE, MOST_RATE, Seen};
 use super::simulation::{Outcome, Scene, run};
 use canopy_wire::Time;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use proptest::prelude::*;
 
@@ -27,7 +28,7 @@ fn whoever_gets_a_port_has_another_path_than_whoever_had_it() {
     let mut now = Time::from_millis(1);
     for member in 0..2 {
         paths.open(0);
-        paths.begin(0);
+        paths.begin(0, IpAddr::V4(Ipv4Addr::LOCALHOST));
         for number in 1..=3 {
             assert!(paths.begin_round(now, false));
             let due = paths.next_of_round(now).flatten().expect("a probe is due");
@@ -137,19 +138,42 @@ fn ten_receivers_share_a_bottleneck() {
     }
 }
 
-/// Each is asked once a second only there, so they are far from equal for minutes, and those who come late take
-/// the others' queue for the way. What has to hold all the same: the path is used, and its buffer is not full.
+/// Jain's index over what the receivers got, what stands for 95 % of the time, and how much is used: of the second half of a
+/// minute and a half.
+fn second_half(scene: Scene, seed: u64) -> (f64, f64, f64) {
+    let outcome = run(Scene { time: Duration::from_secs(90), ..scene }, seed);
+    (outcome.fairness(450), outcome.standing_p95(0.5), outcome.utilisation(450..895))
+}
+
+/// Each is asked once a second only there. `PATH_SEEDS` says how many seeds are tried; some are worse than those of the first.
 #[test]
-fn ten_receivers_at_100_kbit_each_share_a_bottleneck_badly() {
-    for apart in [800, 1100, 1500, 1900] {
-        let (rates, time) = ([1_000_000; 3], Duration::from_secs(90));
-        let scene = Scene { receivers: 10, rates, apart: millis(apart), time, ..Scene::ONE };
-        let outcome = run(scene, 1);
-        let (fair, standing) = (outcome.fairness(450), outcome.standing_p95(0.5));
-        let used = outcome.utilisation(450..895);
-        let what = format!("1 Mbit/s, apart {apart} ms: {fair:.3}, {standing:.1} ms, {used:.3}");
+#[allow(clippy::disallowed_methods, reason = "a test may be told to run more seeds")]
+fn ten_receivers_at_100_kbit_each_share_a_bottleneck() {
+    let seeds: u64 = std::env::var("PATH_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
+    for (receivers, rate) in [(5, 500_000), (10, 1_000_000), (20, 2_000_000)] {
+        let mut all = Vec::new();
+        let aparts = [0, 300, 800, 1100, 1500, 1900, 3000];
+        for (tick, apart) in TICKS.map(|tick| aparts.map(|apart| (tick, apart))).concat() {
+            for seed in 0..seeds {
+                let jitter = [2, 0, 5][seed as usize % 3];
+                let (rates, apart, jitter) = ([rate; 3], millis(apart), millis(jitter));
+                let scene = Scene { receivers, rates, apart, tick, jitter, ..Scene::ONE };
+                all.push(second_half(scene, seed));
+            }
+        }
+        let count = all.len() as f64;
+        let mean = |of: fn(&(f64, f64, f64)) -> f64| all.iter().map(of).sum::<f64>() / count;
+        let (fair, standing, used) = (mean(|one| one.0), mean(|one| one.1), mean(|one| one.2));
+        let least = all.iter().map(|one| one.0).fold(1.0, f64::min);
+        let longest = all.iter().map(|one| one.1).fold(0.0, f64::max);
+        let below = all.iter().filter(|one| one.0 < 0.9).count();
+        let what = format!(
+            "{receivers} on {rate}: index {fair:.3}, {below} of {count} below 0.9, least {least:.3}; \
+             {standing:.0} ms, {longest:.0} at most; {used:.3}"
+        );
         println!("{what}");
-        assert!(standing < 190.0 && used >= 0.85, "{what}");
+        assert!(fair >= if receivers > 10 { 0.85 } else { 0.92 } && used >= 0.9, "{what}");
+        assert!(receivers > 10 || least >= 0.75 && longest < 130.0, "{what}");
     }
 }
 
@@ -337,6 +361,7 @@ fn reports() -> impl Strategy<Value = Seen> {
             bits,
             sent,
             missing,
+            is_shared: round_trip % 2 == 0,
         },
     )
 }
@@ -378,6 +403,7 @@ proptest! {
             bits,
             sent: 10,
             missing: 0,
+            is_shared: false,
         };
         for _ in 0..before {
             now = now + millis(100);

@@ -92,8 +92,9 @@ impl Relay {
 
     /// A session has moved: its path is another one.
     pub(super) fn restart_paths(&mut self, session: SessionIndex) {
+        let Some(path) = self.sessions.path(session) else { return };
         for port in self.ports.of_session(session) {
-            self.paths.restart(port);
+            self.paths.restart(port, path.remote.ip());
         }
     }
 
@@ -109,7 +110,7 @@ impl Relay {
             PathShare::Off => false,
         };
         if is_asked {
-            self.paths.begin(port);
+            self.paths.begin(port, path.remote.ip());
         }
     }
 }
