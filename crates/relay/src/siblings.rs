@@ -9,6 +9,7 @@
 
 use crate::budget_parts::Wants;
 use crate::log::{Entry, Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, log, memory};
+use crate::path::PathMarks;
 use crate::pending::Update;
 use crate::routes::Leads;
 use crate::told::{Told, decode, encode, pack, unpack};
@@ -41,6 +42,8 @@ pub struct Siblings {
     thread: u16,
     threads: u16,
     logs: Option<Logs>,
+    /// Whose paths are limited, on all of them.
+    path_marks: Arc<PathMarks>,
     from: Vec<Incoming>,
     /// Threads that were passed something since they were last woken.
     to_wake: u64,
@@ -71,7 +74,8 @@ pub(crate) struct Incoming {
 impl Siblings {
     /// A data thread without others.
     pub fn alone() -> Siblings {
-        Siblings { thread: 0, threads: 1, logs: None, from: Vec::new(), to_wake: 0 }
+        let path_marks = PathMarks::new();
+        Siblings { thread: 0, threads: 1, logs: None, path_marks, from: Vec::new(), to_wake: 0 }
     }
 
     /// The ends of all logs between `threads` data threads, for each of them, in order. More than
@@ -89,8 +93,15 @@ impl Siblings {
             return vec![Siblings::alone()];
         }
         let all = u64::MAX >> (64 - threads);
-        let mut meshed: Vec<Siblings> =
-            (0..threads).map(|thread| Siblings { thread, threads, ..Siblings::alone() }).collect();
+        let path_marks = PathMarks::new();
+        let mut meshed: Vec<Siblings> = (0..threads)
+            .map(|thread| Siblings {
+                thread,
+                threads,
+                path_marks: Arc::clone(&path_marks),
+                ..Siblings::alone()
+            })
+            .collect();
         for thread in 0..threads {
             let others = all & !(1 << thread);
             let passed = Arc::default();
@@ -123,6 +134,11 @@ impl Siblings {
             meshed[usize::from(thread)].logs = Some(Logs { data, passed, control });
         }
         meshed
+    }
+
+    /// Whose paths are limited, on all data threads.
+    pub(crate) fn path_marks(&self) -> Arc<PathMarks> {
+        Arc::clone(&self.path_marks)
     }
 
     /// The number of this thread.

@@ -73,18 +73,16 @@ const AIM_MOST: f64 = 0.025;
 /// bear more queue: below this rate, in bits a second, the signal that they aim at falls with the rate to this power.
 const SHARED_BELOW: f64 = 1e6;
 const SHARED_POWER: f64 = 0.35;
-const SHARED_AIM_MOST: f64 = 0.100;
 /// A queue that is longer than it should be is drained within so long.
 const DRAIN_WITHIN: f64 = 0.4;
 /// At most this part of the rate is given up for that.
 const MOST_CUT: f64 = 0.35;
 /// The gradual increase a second of a rate of 1 Mbit/s, as a part of it; slower rates grow faster.
 const GROWTH_AT_1M: f64 = 0.25;
-/// Below so many bits a second, receivers that share a bottleneck grow by so many with each report, and by no more than such a
-/// part: a fast one would grow faster otherwise, as it reports more often.
+/// Below so many bits a second, receivers that share a bottleneck grow by so many with each report: a fast one would grow faster
+/// otherwise, as it reports more often.
 const STEP_BELOW: f64 = 300e3;
 const STEP: f64 = 3e3;
-const MOST_STEP: f64 = 0.2;
 /// Without an empty queue for so long, the rate is lowered until there is one, or for so long.
 const EMPTY_EVERY: Duration = Duration::from_secs(8);
 const EMPTY_WITHIN: Duration = Duration::from_millis(700);
@@ -150,7 +148,7 @@ pub(crate) struct Controller {
     /// on average, in seconds.
     step: f64,
     noise: f64,
-    /// By how much the last delay was below all before it, in seconds.
+    /// By how much the last delay was below the least before it, in seconds.
     fell: f64,
     /// Bits that arrived between the last two reports, and in how many seconds.
     arrived: (f64, f64),
@@ -167,8 +165,9 @@ pub(crate) struct Controller {
     /// When there was the last sign of congestion, and the last empty queue.
     congested_at: Time,
     empty_at: Time,
-    /// Until when the rate is held low to see an empty queue.
+    /// Until when the rate is held low to see an empty queue, and what it was.
     emptying_until: Option<Time>,
+    before_emptying: f64,
     /// When it was lowered last together with others', and from when on the effect of that is seen.
     emptied_at: Time,
     emptied_seen_at: Time,
@@ -200,6 +199,7 @@ impl Controller {
             congested_at: now,
             empty_at: now,
             emptying_until: None,
+            before_emptying: 0.0,
             emptied_at: now,
             emptied_seen_at: now,
             is_starting: true,
@@ -292,7 +292,7 @@ impl Controller {
     /// The gradual increase since the last report, as a part of the rate; of whoever has the path alone no more than `most`.
     fn growth(&self, seen: &Seen, since: f64, most: f64) -> f64 {
         if seen.is_shared && self.rate < STEP_BELOW {
-            return (STEP / self.rate).min(MOST_STEP);
+            return STEP / self.rate;
         }
         (GROWTH_AT_1M * (1e6 / self.rate).sqrt() * since).min(most)
     }
@@ -426,19 +426,19 @@ impl Controller {
         if self.empty_at == now && now >= self.emptied_seen_at || now >= until {
             self.emptying_until = None;
             self.empty_at = now;
-            self.rate /= EMPTYING;
+            self.rate = (self.rate / EMPTYING).min(self.before_emptying.max(self.rate));
         }
     }
 
     /// Lowers the rate for a moment at the same time as others of this bottleneck.
     fn empty_together(&mut self, now: Time, r_recv: f64, lag: Duration, is_used: bool) {
-        let every = EMPTY_EVERY.as_nanos() as u64;
-        let began = Time::from_nanos(now.as_nanos() / every * every);
+        let began = now.last_multiple(EMPTY_EVERY);
         let is_time = self.emptied_at < began && now.since(began) < EMPTY_TOGETHER_BY;
         if self.emptying_until.is_none() && is_used && is_time {
             self.emptying_until = Some(began + EMPTY_TOGETHER_UNTIL);
             (self.emptied_at, self.emptied_seen_at) = (now, now + lag);
-            self.rate = self.rate.min(r_recv) * EMPTYING;
+            self.before_emptying = self.rate.min(r_recv);
+            self.rate = self.before_emptying * EMPTYING;
         }
     }
 
@@ -447,7 +447,8 @@ impl Controller {
         self.end_emptying(now);
         if self.emptying_until.is_none() && is_used && now.since(self.empty_at) >= EMPTY_EVERY {
             self.emptying_until = Some(now + EMPTY_WITHIN.max(lag * 2));
-            self.rate = self.rate.min(r_recv) * EMPTYING;
+            self.before_emptying = self.rate.min(r_recv);
+            self.rate = self.before_emptying * EMPTYING;
         }
     }
 }
@@ -455,7 +456,7 @@ impl Controller {
 /// The signal in seconds at which a rate neither grows nor falls: the lower the rate, the higher.
 fn aim(rate: f64, is_shared: bool) -> f64 {
     if is_shared && rate < SHARED_BELOW {
-        return (AIM_AT_1M * (1e6 / rate).powf(SHARED_POWER)).min(SHARED_AIM_MOST);
+        return AIM_AT_1M * (1e6 / rate).powf(SHARED_POWER);
     }
     (AIM_AT_1M * (1e6 / rate).powf(0.25)).clamp(AIM_LEAST, AIM_MOST)
 }

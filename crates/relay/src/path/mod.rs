@@ -18,7 +18,9 @@ use core::net::IpAddr;
 use core::time::Duration;
 use receiver::ReceiverPath;
 pub(crate) use receiver::{Taken, micros};
+pub use shared::PathMarks;
 use shared::SharedPaths;
+use std::sync::Arc;
 
 /// Between two rounds, and between two portions of one.
 const ROUND_EVERY: Duration = Duration::from_millis(25);
@@ -79,12 +81,12 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    pub(crate) fn new(max_ports: u32) -> Paths {
+    pub(crate) fn new(max_ports: u32, marks: Arc<PathMarks>, thread: u16) -> Paths {
         let max_ports = max_ports as usize;
         Paths {
             sent: Vec::with_capacity(max_ports),
             paths: Vec::with_capacity(max_ports),
-            shared: SharedPaths::default(),
+            shared: SharedPaths::new(marks, thread, max_ports),
             listed: Vec::with_capacity(max_ports),
             next: 0,
             began: Time::ZERO,
@@ -171,8 +173,10 @@ impl Paths {
     pub(crate) fn take(&mut self, now: Time, port: PortIndex, report: &Report) -> Taken {
         match self.paths.get_mut(port as usize) {
             Some(Some(path)) => {
-                let taken = path.take(now, report, self.shared.is_shared(port));
-                self.shared.set_limited(port, path.limit() > 0);
+                let taken = path.take(now, report, self.shared.is_shared(now, port));
+                if path.is_limiting() {
+                    self.shared.mark(now, port);
+                }
                 taken
             }
             _ => Taken::Wish,

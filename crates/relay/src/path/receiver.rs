@@ -174,6 +174,12 @@ impl ReceiverPath {
         self.report = Some((*report, probe.sent));
     }
 
+    /// Whether the path bears less than would be sent, or little more.
+    pub(crate) fn is_limiting(&self) -> bool {
+        let rate = self.controller.as_ref().map_or(u64::MAX, Controller::rate);
+        self.limit() > 0 && rate < self.sent_rate.saturating_mul(AMPLE)
+    }
+
     /// The most that the path bears, in bits of UDP payload a second; 0 where it limits nothing, and as
     /// long as there was no report.
     pub(crate) fn limit(&self) -> u64 {

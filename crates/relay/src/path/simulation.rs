@@ -208,7 +208,7 @@ impl World {
         while self.to_relay.front().is_some_and(|(at, ..)| *at <= self.now) {
             let (_, receiver, arrival) = self.to_relay.pop_front().unwrap();
             let is_other =
-                |(number, one): (usize, &Receiver)| number != receiver && one.path.limit() > 0;
+                |(number, one): (usize, &Receiver)| number != receiver && one.path.is_limiting();
             let is_shared = self.receivers.iter().enumerate().any(is_other);
             // One that was overtaken is refused.
             let _ = self.receivers[receiver].path.take(now, &arrival, is_shared);

@@ -1,8 +1,8 @@
 //! What the controller is held to: in simulated networks, and whatever is reported.
 
-use super::Paths;
 use super::controller::{Controller, FIRST_RATE, LEAST_RATE, MOST_RATE, Seen};
 use super::simulation::{Outcome, Scene, run};
+use super::{PathMarks, Paths};
 use canopy_wire::Time;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -24,7 +24,7 @@ fn after_5_s(outcome: &Outcome) -> (f64, f64) {
 
 #[test]
 fn whoever_gets_a_port_has_another_path_than_whoever_had_it() {
-    let mut paths = Paths::new(1);
+    let mut paths = Paths::new(1, PathMarks::new(), 0);
     let mut now = Time::from_millis(1);
     for member in 0..2 {
         paths.open(0);

@@ -161,6 +161,7 @@ impl Relay {
     /// Reserves all the memory that its limits can ask for; pages are touched as they fill.
     pub fn new(config: RelayConfig, siblings: Siblings, keys: Keyring, table_key: &Tag) -> Relay {
         let (thread, threads) = (siblings.thread(), siblings.threads());
+        let path_marks = siblings.path_marks();
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
         let max_pairs = config.max_pairs(max_ports);
@@ -204,7 +205,7 @@ impl Relay {
             budget_parts: BudgetParts::new(thread, threads),
             wants_changed: Vec::new(),
             meters: Meters::new(max_ports, config.budgets.subscription_changes),
-            paths: Paths::new(max_ports),
+            paths: Paths::new(max_ports, path_marks, thread),
             gate: config.gate,
             shares_changed: Vec::new(),
             counted: Vec::with_capacity(config.max_sessions as usize),
