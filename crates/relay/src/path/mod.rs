@@ -18,7 +18,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use receiver::ReceiverPath;
 pub(crate) use receiver::{Taken, micros};
-pub use shared::PathMarks;
+pub(crate) use shared::PathMarks;
 use shared::SharedPaths;
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ const TIME_BITS: u32 = 24;
 const PORT_BITS: u32 = 18;
 
 /// The marks of a relay, by ip: of the two receivers that left one last.
-pub struct PathMarks(Box<[[AtomicU64; 2]]>);
+pub(crate) struct PathMarks(Box<[[AtomicU64; 2]]>);
 
 impl PathMarks {
     /// None.
@@ -81,9 +81,9 @@ impl SharedPaths {
     /// Where a receiver leaves its mark, and which: a part of its network's hash, who it is, and tenths of a second.
     fn slot(&self, now: Time, port: PortIndex) -> Option<(&[AtomicU64; 2], u64)> {
         let network = (*self.networks.get(port as usize)?)?;
-        let who = u64::from(self.thread) << PORT_BITS | u64::from(port) & ((1 << PORT_BITS) - 1);
+        let who = u64::from(self.thread) << PORT_BITS | (u64::from(port) & ((1 << PORT_BITS) - 1));
         let who = (who + 1) & ((1 << WHO_BITS) - 1);
-        let time = now.as_nanos() / 100_000_000 & ((1 << TIME_BITS) - 1);
+        let time = (now.as_nanos() / 100_000_000) & ((1 << TIME_BITS) - 1);
         let slot = self.marks.0.get(network as usize % SLOTS)?;
         Some((slot, network >> 48 << 48 | who << TIME_BITS | time))
     }
@@ -93,7 +93,7 @@ impl SharedPaths {
 fn hash_of(ip: IpAddr) -> u64 {
     let bits = match ip.to_canonical() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(ip) => ip.to_bits() & u128::MAX << 64,
+        IpAddr::V6(ip) => ip.to_bits() & (u128::MAX << 64),
     };
     fold(fold((bits >> 64) as u64) ^ bits as u64)
 }
