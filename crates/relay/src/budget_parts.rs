@@ -31,10 +31,10 @@ const NOTHING_WANTED: f32 = 0.001;
 /// What is wanted of a comtree's budget on a data thread, in parts of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Wants {
-    /// Of the updates, and of the bits, that its participants may send.
+    /// Which parts of the updates, and of the bits, that its participants may send.
     pub(crate) up_packets: f32,
     pub(crate) up_bits: f32,
-    /// Of what they may be sent: the number of which the greater part is wanted. And for how many of them.
+    /// Which part of what they may be sent, by the number of which the greater part is wanted. And for how many of them.
     pub(crate) down: f32,
     pub(crate) receivers: u32,
 }
@@ -138,7 +138,7 @@ impl BudgetParts {
         (dealt.budget_here(), dealt.parts[2].into())
     }
 
-    /// So many updates and bits have come from the participants of a comtree.
+    /// Counts updates and bits that have come from the participants of a comtree.
     #[inline]
     pub(crate) fn note(&mut self, comtree: ComtreeIndex, updates: u64, bits: u64) {
         if let Some(dealt) = self.of_mut(comtree) {
@@ -353,7 +353,7 @@ mod tests {
             self.0.each_ref().map(|thread| thread.part_of(0, WHOLE).0)
         }
 
-        /// So many updates and bits come on each in 100 ms. Returns what each has then.
+        /// On each come these updates and bits in each 100 ms. Returns what each has then.
         fn settle(&mut self, came: [(u64, u64); 2], rounds: u64) -> [Budget; 2] {
             for _ in 0..rounds {
                 self.1 += 100;

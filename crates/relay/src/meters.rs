@@ -121,7 +121,7 @@ impl UpMeter {
         UpMeter::of_part(budget, budget)
     }
 
-    /// Of a part of a budget, of which as much may come at once as of the whole.
+    /// The meter of a part of a budget, of which as much may come at once as of the whole.
     fn of_part(part: &Budget, whole: &Budget) -> UpMeter {
         // One datagram fits, however low the rate is.
         let packets_at_once = whole.up_packets.saturating_add(MAX_RECORDS as u64);

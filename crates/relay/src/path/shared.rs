@@ -15,7 +15,7 @@ const COUNTS_FOR: u32 = 40;
 const SLOTS: usize = 4096;
 const WHO_BITS: u32 = 24;
 const TIME_BITS: u32 = 24;
-/// Of the bits that say who it is, those of the port; the others say on which data thread.
+/// The bits of the port among those that say who it is; the others say on which data thread.
 const PORT_BITS: u32 = 18;
 
 /// The marks of a relay, by ip: of the two receivers that left one last.

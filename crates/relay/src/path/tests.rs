@@ -173,7 +173,7 @@ fn ten_receivers_at_100_kbit_each_share_a_bottleneck() {
         );
         println!("{what}");
         assert!(fair >= if receivers > 10 { 0.85 } else { 0.92 } && used >= 0.9, "{what}");
-        assert!(receivers > 10 || least >= 0.75 && longest < 130.0, "{what}");
+        assert!(receivers > 10 || least >= 0.7 && longest < 130.0, "{what}");
     }
 }
 
