@@ -114,8 +114,8 @@ impl Allowance {
         self.spend_as_both(micros(now), &newcomer);
     }
 
-    /// What is owed, and what was spent lately, is so many times as much from now on, as the budget is another one. What
-    /// is saved up stays.
+    /// Multiplies what is owed, and what was spent lately, because the budget is another one: the same bits take another
+    /// time of it. What is saved up stays.
     pub(super) fn owe(&mut self, times: f64) {
         if self.left < 0 {
             self.left = (self.left as f64 * times) as i64;
