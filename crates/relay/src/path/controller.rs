@@ -69,10 +69,10 @@ const NOISE_OF_ONE: f64 = 0.0025;
 const AIM_AT_1M: f64 = 0.017;
 const AIM_LEAST: f64 = 0.008;
 const AIM_MOST: f64 = 0.025;
-/// Slow receivers that share a bottleneck report as seldom as once a second. What makes them equal is that the slower ones
-/// bear more queue: below this rate, in bits a second, the signal that they aim at falls with the rate to this power.
-const SHARED_BELOW: f64 = 1e6;
-const SHARED_POWER: f64 = 0.35;
+/// What makes receivers equal that share a bottleneck is that the slower ones bear more queue. Each aims at the signal of the
+/// mean rate, times the square of how many times its own rate that is, within these limits.
+const SHARED_LEAST: f64 = 0.4;
+const SHARED_MOST: f64 = 2.5;
 /// A queue that is longer than it should be is drained within so long.
 const DRAIN_WITHIN: f64 = 0.4;
 /// At most this part of the rate is given up for that.
@@ -91,6 +91,7 @@ const EMPTYING: f64 = 0.75;
 /// first report within so long, and until then. Slow ones report once a second.
 const EMPTY_TOGETHER_BY: Duration = Duration::from_millis(1100);
 const EMPTY_TOGETHER_UNTIL: Duration = Duration::from_millis(1600);
+const EMPTYING_TOGETHER: f64 = 0.7;
 /// A least delay that falls by so much from one report to the next, in seconds, is not yet that of an empty queue.
 const FALLS: f64 = 0.001;
 /// Which share of the most that arrived lately is forgotten in a second.
@@ -131,8 +132,8 @@ pub(crate) struct Seen {
     pub(crate) sent: u32,
     /// How many of those that were sent before the probe had not arrived before it; wraps.
     pub(crate) missing: u32,
-    /// Whether other receivers probably share the bottleneck.
-    pub(crate) is_shared: bool,
+    /// The mean of their rates in bits a second, where other receivers probably share the bottleneck.
+    pub(crate) shared: Option<f64>,
 }
 
 /// Decides the rate of one receiver.
@@ -236,13 +237,13 @@ impl Controller {
         let signal = queue + DLOSS * (self.loss / PLRREF).powi(2);
         // What was lost before is answered already.
         let sign = if has_lost { signal } else { queue };
-        let short = aim(self.rate, seen.is_shared) + self.serialisation(seen);
+        let short = self.aims_at(seen.shared) + self.serialisation(seen);
         let aim = short + NOISE_PART * self.noise;
         if signal > QEPS.max(aim / 2.0) {
             self.congested_at = now;
             self.gamma = GAMMA_FIRST;
         }
-        let falls = seen.is_shared && self.fell >= FALLS;
+        let falls = seen.shared.is_some() && self.fell >= FALLS;
         if self.delays[0].1 < short / 4.0 && !falls {
             self.empty_at = now;
         }
@@ -250,8 +251,10 @@ impl Controller {
         let lag = (seconds(seen.round_trip).min(2.0) + since).max(LEAST_LAG);
         let gamma = (QBOUND / lag).max(GAMMA_LEAST).min(self.gamma);
         let is_used = r_recv > self.rate * USED;
-        if seen.is_shared {
-            self.end_emptying(now);
+        if seen.shared.is_some() && self.end_emptying(now, EMPTYING_TOGETHER) {
+            // All would grow fast at once into the queue that they have just emptied.
+            self.congested_at = now;
+            self.gamma = GAMMA_FIRST;
         }
         if sign > aim {
             self.cut(seen, since, r_recv, sign - aim, stood);
@@ -281,7 +284,7 @@ impl Controller {
             self.rate = grown.min(steady);
         }
         let lag = Duration::from_secs_f64(lag);
-        if seen.is_shared {
+        if seen.shared.is_some() {
             self.empty_together(now, r_recv, lag, is_used);
         } else {
             self.empty(now, r_recv, lag, is_used);
@@ -289,9 +292,16 @@ impl Controller {
         self.rate = self.rate.clamp(LEAST_RATE as f64, MOST_RATE as f64);
     }
 
+    /// The signal in seconds at which the rate neither grows nor falls, where the rates of those that share the bottleneck
+    /// have such a mean.
+    fn aims_at(&self, shared: Option<f64>) -> f64 {
+        let Some(mean) = shared else { return aim(self.rate) };
+        aim(mean) * (mean / self.rate).powi(2).clamp(SHARED_LEAST, SHARED_MOST)
+    }
+
     /// The gradual increase since the last report, as a part of the rate; of whoever has the path alone no more than `most`.
     fn growth(&self, seen: &Seen, since: f64, most: f64) -> f64 {
-        if seen.is_shared && self.rate < STEP_BELOW {
+        if seen.shared.is_some() && self.rate < STEP_BELOW {
             return STEP / self.rate;
         }
         (GROWTH_AT_1M * (1e6 / self.rate).sqrt() * since).min(most)
@@ -333,7 +343,9 @@ impl Controller {
         self.fell = f64::from(fell) * 1e-6;
         let above = f64::from(above) * 1e-6;
         let before = self.delays[0].1;
-        self.count_noise(above - before, held + self.serialisation(seen));
+        if seen.shared.is_none() || !self.is_emptying(now) {
+            self.count_noise(above - before, held + self.serialisation(seen));
+        }
         self.delays.rotate_right(1);
         self.delays[0] = (now, above);
         // Where delays differ much, one alone is chance.
@@ -420,14 +432,17 @@ impl Controller {
         self.emptying_until.is_some_and(|until| now < until)
     }
 
-    /// The rate is low no more once an empty queue was seen, or it is time.
-    fn end_emptying(&mut self, now: Time) {
-        let Some(until) = self.emptying_until else { return };
-        if self.empty_at == now && now >= self.emptied_seen_at || now >= until {
+    /// The rate, which is such a part of what it was, is low no more once an empty queue was seen, or it is time. Returns
+    /// whether that is now.
+    fn end_emptying(&mut self, now: Time, part: f64) -> bool {
+        let Some(until) = self.emptying_until else { return false };
+        let ends = self.empty_at == now && now >= self.emptied_seen_at || now >= until;
+        if ends {
             self.emptying_until = None;
             self.empty_at = now;
-            self.rate = (self.rate / EMPTYING).min(self.before_emptying.max(self.rate));
+            self.rate = (self.rate / part).min(self.before_emptying.max(self.rate));
         }
+        ends
     }
 
     /// Lowers the rate for a moment at the same time as others of this bottleneck.
@@ -438,13 +453,13 @@ impl Controller {
             self.emptying_until = Some(began + EMPTY_TOGETHER_UNTIL);
             (self.emptied_at, self.emptied_seen_at) = (now, now + lag);
             self.before_emptying = self.rate.min(r_recv);
-            self.rate = self.before_emptying * EMPTYING;
+            self.rate = self.before_emptying * EMPTYING_TOGETHER;
         }
     }
 
     /// Lowers the rate for a moment, if it is time to see an empty queue.
     fn empty(&mut self, now: Time, r_recv: f64, lag: Duration, is_used: bool) {
-        self.end_emptying(now);
+        self.end_emptying(now, EMPTYING);
         if self.emptying_until.is_none() && is_used && now.since(self.empty_at) >= EMPTY_EVERY {
             self.emptying_until = Some(now + EMPTY_WITHIN.max(lag * 2));
             self.before_emptying = self.rate.min(r_recv);
@@ -454,10 +469,7 @@ impl Controller {
 }
 
 /// The signal in seconds at which a rate neither grows nor falls: the lower the rate, the higher.
-fn aim(rate: f64, is_shared: bool) -> f64 {
-    if is_shared && rate < SHARED_BELOW {
-        return AIM_AT_1M * (1e6 / rate).powf(SHARED_POWER);
-    }
+fn aim(rate: f64) -> f64 {
     (AIM_AT_1M * (1e6 / rate).powf(0.25)).clamp(AIM_LEAST, AIM_MOST)
 }
 

@@ -173,9 +173,9 @@ impl Paths {
     pub(crate) fn take(&mut self, now: Time, port: PortIndex, report: &Report) -> Taken {
         match self.paths.get_mut(port as usize) {
             Some(Some(path)) => {
-                let taken = path.take(now, report, self.shared.is_shared(now, port));
+                let taken = path.take(now, report, self.shared.mean(now, port));
                 if path.is_limiting() {
-                    self.shared.mark(now, port);
+                    self.shared.mark(now, port, path.rate());
                 }
                 taken
             }

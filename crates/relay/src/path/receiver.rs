@@ -122,8 +122,8 @@ impl ReceiverPath {
         }
     }
 
-    /// Takes a report. `is_shared` says whether other receivers probably share the bottleneck.
-    pub(crate) fn take(&mut self, now: Time, report: &Report, is_shared: bool) -> Taken {
+    /// Takes a report. Where other receivers probably share the bottleneck, `shared` is the mean of their rates.
+    pub(crate) fn take(&mut self, now: Time, report: &Report, shared: Option<f64>) -> Taken {
         if report.number == self.reported {
             return Taken::Wish;
         }
@@ -156,7 +156,7 @@ impl ReceiverPath {
             bits: arrived.bits().min(sent.bits().saturating_mul(2)),
             sent: sent.datagrams,
             missing: missing(probe.sent, report),
-            is_shared,
+            shared,
         };
         if let Some(controller) = &mut self.controller {
             controller.report(&seen);
@@ -176,8 +176,12 @@ impl ReceiverPath {
 
     /// Whether the path bears less than would be sent, or little more.
     pub(crate) fn is_limiting(&self) -> bool {
-        let rate = self.controller.as_ref().map_or(u64::MAX, Controller::rate);
-        self.limit() > 0 && rate < self.sent_rate.saturating_mul(AMPLE)
+        self.limit() > 0 && self.rate() < self.sent_rate.saturating_mul(AMPLE)
+    }
+
+    /// Bits a second that the path bears, as far as is known; the most there are before the second report.
+    pub(crate) fn rate(&self) -> u64 {
+        self.controller.as_ref().map_or(u64::MAX, Controller::rate)
     }
 
     /// The most that the path bears, in bits of UDP payload a second; 0 where it limits nothing, and as

@@ -1,7 +1,8 @@
 //! Which receivers probably share a bottleneck: those of one ip whose paths bear less than is meant for them.
 //!
-//! A receiver that its path limits leaves a *mark* where its ip is with each report. Marks are in a table of atomics that the
-//! data threads of a relay share, and count for some seconds.
+//! A receiver that its path limits leaves a *mark* where its ip is with each report, and counts in the mean of the rates there.
+//! Both are in a table of atomics that the data threads of a relay share. Marks count for some seconds. Nothing hangs on a mean
+//! to the bit: where two data threads write one at once, one report is not in it.
 
 use crate::index::{PortIndex, fold};
 use canopy_wire::Time;
@@ -15,16 +16,29 @@ const COUNTS_FOR: u32 = 40;
 const SLOTS: usize = 4096;
 const WHO_BITS: u32 = 24;
 const TIME_BITS: u32 = 24;
+/// A part of an ip's hash, in marks and in means.
+const HASH: u64 = u64::MAX << (WHO_BITS + TIME_BITS);
 /// The bits of the port among those that say who it is; the others say on which data thread.
 const PORT_BITS: u32 = 18;
+/// A receiver counts in the mean by the time that a report is of: so many seconds, up to one, of so many.
+const MEAN_OVER: f64 = 10.0;
 
-/// The marks of a relay, by ip: of the two receivers that left one last.
-pub(crate) struct PathMarks(Box<[[AtomicU64; 2]]>);
+/// What is known of an ip.
+#[derive(Default)]
+struct Slot {
+    /// The marks of the two receivers that left one last.
+    marks: [AtomicU64; 2],
+    /// The mean of the rates of those that leave marks, in bits a second, as the bits of an `f32`; and a part of the ip's hash.
+    mean: AtomicU64,
+}
+
+/// The marks of a relay, by ip.
+pub(crate) struct PathMarks(Box<[Slot]>);
 
 impl PathMarks {
     /// None.
     pub(crate) fn new() -> Arc<PathMarks> {
-        Arc::new(PathMarks((0..SLOTS).map(|_| Default::default()).collect()))
+        Arc::new(PathMarks((0..SLOTS).map(|_| Slot::default()).collect()))
     }
 }
 
@@ -33,60 +47,80 @@ pub(super) struct SharedPaths {
     marks: Arc<PathMarks>,
     thread: u16,
     /// By port: where a receiver is.
-    networks: Vec<Option<u64>>,
+    places: Vec<Option<Place>>,
+}
+
+/// Where a receiver is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The hash of its ip.
+    network: u64,
+    marked_at: Time,
 }
 
 impl SharedPaths {
     pub(super) fn new(marks: Arc<PathMarks>, thread: u16, max_ports: usize) -> SharedPaths {
-        SharedPaths { marks, thread, networks: Vec::with_capacity(max_ports) }
+        SharedPaths { marks, thread, places: Vec::with_capacity(max_ports) }
     }
 
     /// A receiver is at an ip from now on.
     pub(super) fn enter(&mut self, port: PortIndex, ip: IpAddr) {
         let index = port as usize;
-        if index >= self.networks.len() {
-            self.networks.resize(index + 1, None);
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
         }
-        self.networks[index] = Some(hash_of(ip));
+        self.places[index] = Some(Place { network: hash_of(ip), marked_at: Time::ZERO });
     }
 
     /// A receiver is there no more.
     pub(super) fn forget(&mut self, port: PortIndex) {
-        if let Some(network) = self.networks.get_mut(port as usize) {
-            *network = None;
+        if let Some(place) = self.places.get_mut(port as usize) {
+            *place = None;
         }
     }
 
-    /// A receiver's path bears less than is meant for it.
-    pub(super) fn mark(&self, now: Time, port: PortIndex) {
+    /// A receiver's path bears less than is meant for it: so many bits a second.
+    pub(super) fn mark(&mut self, now: Time, port: PortIndex, rate: u64) {
+        let Some(Some(place)) = self.places.get_mut(port as usize) else { return };
+        let since = now.since(core::mem::replace(&mut place.marked_at, now)).as_secs_f64();
         let Some((slot, own)) = self.slot(now, port) else { return };
-        let newest = slot[0].load(Ordering::Relaxed);
+        let newest = slot.marks[0].load(Ordering::Relaxed);
         if newest >> TIME_BITS != own >> TIME_BITS {
-            slot[1].store(newest, Ordering::Relaxed);
+            slot.marks[1].store(newest, Ordering::Relaxed);
         }
-        slot[0].store(own, Ordering::Relaxed);
+        slot.marks[0].store(own, Ordering::Relaxed);
+        let (rate, before) = (rate as f64, mean_of(slot, own));
+        let mean = before.map_or(rate, |mean| mean + (rate - mean) * since.min(1.0) / MEAN_OVER);
+        slot.mean.store(own & HASH | u64::from((mean as f32).to_bits()), Ordering::Relaxed);
     }
 
-    /// Whether another one where a receiver is has left a mark lately.
-    pub(super) fn is_shared(&self, now: Time, port: PortIndex) -> bool {
-        let Some((slot, own)) = self.slot(now, port) else { return false };
-        slot.iter().any(|mark| {
+    /// The mean of the rates of those where a receiver is, in bits a second, if another one there has left a mark lately.
+    pub(super) fn mean(&self, now: Time, port: PortIndex) -> Option<f64> {
+        let (slot, own) = self.slot(now, port)?;
+        let is_shared = slot.marks.iter().any(|mark| {
             let mark = mark.load(Ordering::Relaxed);
-            let is_same = |bits: u32| mark >> bits == own >> bits;
             let age = (own.wrapping_sub(mark) as u32) << (32 - TIME_BITS) >> (32 - TIME_BITS);
-            is_same(WHO_BITS + TIME_BITS) && !is_same(TIME_BITS) && age < COUNTS_FOR
-        })
+            let is_own = mark >> TIME_BITS == own >> TIME_BITS;
+            mark & HASH == own & HASH && !is_own && age < COUNTS_FOR
+        });
+        mean_of(slot, own).filter(|_| is_shared)
     }
 
     /// Where a receiver leaves its mark, and which: a part of its network's hash, who it is, and tenths of a second.
-    fn slot(&self, now: Time, port: PortIndex) -> Option<(&[AtomicU64; 2], u64)> {
-        let network = (*self.networks.get(port as usize)?)?;
+    fn slot(&self, now: Time, port: PortIndex) -> Option<(&Slot, u64)> {
+        let network = self.places.get(port as usize)?.as_ref()?.network;
         let who = u64::from(self.thread) << PORT_BITS | (u64::from(port) & ((1 << PORT_BITS) - 1));
         let who = (who + 1) & ((1 << WHO_BITS) - 1);
         let time = (now.as_nanos() / 100_000_000) & ((1 << TIME_BITS) - 1);
         let slot = self.marks.0.get(network as usize % SLOTS)?;
-        Some((slot, network >> 48 << 48 | who << TIME_BITS | time))
+        Some((slot, network & HASH | who << TIME_BITS | time))
     }
+}
+
+/// The mean where a receiver with this mark is, if there is one.
+fn mean_of(slot: &Slot, own: u64) -> Option<f64> {
+    let word = slot.mean.load(Ordering::Relaxed);
+    (word & HASH == own & HASH).then(|| f32::from_bits(word as u32).into())
 }
 
 /// An IPv6 address counts as its /64, because a household has one of those, as it has one IPv4 address.
@@ -117,22 +151,43 @@ mod tests {
         }
         threads[1].enter(0, "192.0.2.1".parse().unwrap());
         let all = |threads: &[SharedPaths; 2], now| {
-            let other = threads[1].is_shared(now, 0);
-            ([0, 1, 2, 3, 4].map(|port| threads[0].is_shared(now, port)), other)
+            let other = threads[1].mean(now, 0).is_some();
+            ([0, 1, 2, 3, 4].map(|port| threads[0].mean(now, port).is_some()), other)
         };
         assert_eq!(all(&threads, at(50)), ([false; 5], false));
-        threads[0].mark(at(50), 0);
-        threads[0].mark(at(60), 0);
-        threads[0].mark(at(60), 3);
+        threads[0].mark(at(50), 0, 1000);
+        threads[0].mark(at(60), 0, 1000);
+        threads[0].mark(at(60), 3, 1000);
         assert_eq!(all(&threads, at(60)), ([false, true, false, false, true], true));
-        threads[1].mark(at(70), 0);
+        threads[1].mark(at(70), 0, 1000);
         assert_eq!(all(&threads, at(70)), ([true, true, false, false, true], true));
         // A mark counts for four seconds.
         assert_eq!(all(&threads, at(99)), ([true, true, false, false, true], true));
         assert_eq!(all(&threads, at(100)), ([true, true, false, false, false], false));
         assert_eq!(all(&threads, at(110)), ([false; 5], false));
         threads[0].forget(1);
-        threads[1].mark(at(110), 0);
+        threads[1].mark(at(110), 0, 1000);
         assert_eq!(all(&threads, at(110)), ([true, false, false, false, false], false));
+    }
+
+    #[test]
+    fn a_mean_is_over_receivers_however_often_they_report() {
+        let marks = PathMarks::new();
+        let mut threads = [0, 1].map(|thread| SharedPaths::new(Arc::clone(&marks), thread, 8));
+        for thread in &mut threads {
+            thread.enter(0, "192.0.2.1".parse().unwrap());
+            thread.enter(1, "192.0.2.2".parse().unwrap());
+        }
+        for tenth in 0..1000 {
+            threads[0].mark(at(tenth), 0, 1_000_000);
+            if tenth % 10 == 0 {
+                threads[1].mark(at(tenth), 0, 200_000);
+            }
+        }
+        for thread in &threads {
+            let mean = thread.mean(at(1000), 0).unwrap();
+            assert!((540_000.0..660_000.0).contains(&mean), "{mean}");
+            assert_eq!(thread.mean(at(1000), 1), None);
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Receivers behind bottlenecks, in virtual time: what the controller is held to.
 
 use super::receiver::{ReceiverPath, micros};
+use super::shared::{PathMarks, SharedPaths};
 use canopy_wire::{Asked, Report, Time, Traffic};
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -24,8 +26,11 @@ pub(crate) struct Scene {
     pub(crate) rates: [u64; 3],
     pub(crate) buffer: Duration,
     pub(crate) round_trip: Duration,
-    /// What each receiver wants, in bits a second.
+    /// What each receiver wants, in bits a second, but for the last ones, so many, that want so much.
     pub(crate) demand: u64,
+    pub(crate) modest: (usize, u64),
+    /// Somebody has the receivers' ip, and a path of its own that bears so much.
+    pub(crate) stranger: Option<u64>,
     /// Datagrams in a thousand that are lost before the bottleneck.
     pub(crate) loss: u64,
     /// The relay's tick; zero for none.
@@ -49,6 +54,8 @@ impl Scene {
         buffer: Duration::from_millis(200),
         round_trip: Duration::from_millis(40),
         demand: 5_000_000,
+        modest: (0, 0),
+        stranger: None,
         loss: 0,
         tick: Duration::from_millis(50),
         apart: Duration::ZERO,
@@ -119,6 +126,7 @@ struct World {
     scene: Scene,
     now: u64,
     receivers: Vec<Receiver>,
+    shared: SharedPaths,
     queue: VecDeque<Datagram>,
     queued: u64,
     credit: f64,
@@ -159,6 +167,7 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
         scene,
         now: 0,
         receivers,
+        shared: all_at_one_ip(scene.receivers),
         queue: VecDeque::new(),
         queued: 0,
         credit: 0.0,
@@ -176,6 +185,15 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
     outcome.report_share = sum(|one| one.reports) * f64::from(REPORT_BYTES) / bytes;
     outcome.arrived = receivers.into_iter().map(|one| one.arrived).collect();
     outcome
+}
+
+/// So many receivers, and a stranger.
+fn all_at_one_ip(receivers: usize) -> SharedPaths {
+    let mut shared = SharedPaths::new(PathMarks::new(), 0, receivers + 1);
+    for port in 0..=receivers {
+        shared.enter(port as u32, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    shared
 }
 
 impl World {
@@ -207,11 +225,16 @@ impl World {
         let now = self.time();
         while self.to_relay.front().is_some_and(|(at, ..)| *at <= self.now) {
             let (_, receiver, arrival) = self.to_relay.pop_front().unwrap();
-            let is_other =
-                |(number, one): (usize, &Receiver)| number != receiver && one.path.is_limiting();
-            let is_shared = self.receivers.iter().enumerate().any(is_other);
+            let shared = self.shared.mean(now, receiver as u32);
+            let path = &mut self.receivers[receiver].path;
             // One that was overtaken is refused.
-            let _ = self.receivers[receiver].path.take(now, &arrival, is_shared);
+            let _ = path.take(now, &arrival, shared);
+            if path.is_limiting() {
+                self.shared.mark(now, receiver as u32, path.rate());
+            }
+        }
+        if let Some(rate) = self.scene.stranger.filter(|_| self.now.is_multiple_of(250_000)) {
+            self.shared.mark(now, self.receivers.len() as u32, rate);
         }
     }
 
@@ -238,7 +261,10 @@ impl World {
                 continue;
             }
             let limit = receiver.path.limit();
-            let rate = if limit == 0 { self.scene.demand } else { limit.min(self.scene.demand) };
+            let (modest, little) = self.scene.modest;
+            let is_modest = number + modest >= self.scene.receivers;
+            let demand = if is_modest { little } else { self.scene.demand };
+            let rate = if limit == 0 { demand } else { limit.min(demand) };
             receiver.credit += rate as f64 * elapsed;
             let mut datagrams = Vec::new();
             // A slow receiver's datagrams are short.
