@@ -92,10 +92,9 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
     let mut words = [0; MOST_CONTROL_WORDS];
     let len = match told {
         Told::Interest { comtree, group, wanted } => {
-            let level = wanted.map_or(0, |(level, _)| u64::from(level.0) + 1);
-            let weight = wanted.map_or(0, |(_, weight)| u64::from(weight.0));
+            let (level, weight) = encode_wanted(*wanted);
             words[0] = INTEREST | level << 8 | u64::from(comtree.0) << 32;
-            words[1] = weight << 32 | u64::from(group.number());
+            words[1] = two(weight, group.number());
             2
         }
         Told::Moved { path, holder, proof } => {
@@ -111,10 +110,8 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             }
         }
         Told::Connect { path, passed: Passed { asked, was_brought }, datagram } => {
-            words[0] = CONNECT
-                | u64::from(*asked) << 8
-                | u64::from(*was_brought) << 24
-                | (datagram.len() as u64) << 32;
+            let passed = u64::from(*asked) << 8 | u64::from(*was_brought) << 24;
+            words[0] = CONNECT | passed | (datagram.len() as u64) << 32;
             words[1..CONNECT_HEAD].copy_from_slice(&encode_path(path));
             CONNECT_HEAD + pack(datagram, &mut words[CONNECT_HEAD..])
         }
@@ -130,13 +127,12 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
         }
         Told::Conduct { token, ends, verdict } => {
             let (kind, groups) = encode_verdict(verdict);
-            let all = [CONDUCT | kind << 8, token.0, ends.as_nanos(), groups];
-            words[..4].copy_from_slice(&all);
+            words[..4].copy_from_slice(&[CONDUCT | kind << 8, token.0, ends.as_nanos(), groups]);
             4
         }
         Told::Gone { comtree, sender, address } => {
             words[0] = GONE | u64::from(comtree.0) << 32;
-            words[1] = u64::from(sender.0) << 32 | u64::from(address.0);
+            words[1] = two(sender.0, address.0);
             2
         }
         Told::Reach { comtree, reach } => {
@@ -144,10 +140,8 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             2
         }
         Told::Wants { comtree, wants } => {
-            let two = |one: u32, other: u32| u64::from(one) << 32 | u64::from(other);
             words[0] = WANTS | u64::from(comtree.0) << 32;
-            words[1] = two(wants.up_packets.to_bits(), wants.up_bits.to_bits());
-            words[2] = two(wants.down.to_bits(), wants.receivers);
+            words[1..3].copy_from_slice(&encode_wants(wants));
             3
         }
         Told::Route { comtree, to, leads } => {
@@ -158,11 +152,25 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
         Told::RouteReply { comtree, reply: RouteReply { to, about, is_there, hops } } => {
             let (is_there, hops) = (u64::from(*is_there) << 8, u64::from(*hops) << 16);
             words[0] = ROUTE_REPLY | is_there | hops | u64::from(comtree.0) << 32;
-            words[1] = u64::from(to.0) << 32 | u64::from(about.0);
+            words[1] = two(to.0, about.0);
             2
         }
     };
     (words, len)
+}
+
+fn two(one: u32, other: u32) -> u64 {
+    u64::from(one) << 32 | u64::from(other)
+}
+
+/// 0 for nothing.
+fn encode_wanted(wanted: Option<(Level, Weight)>) -> (u64, u32) {
+    wanted.map_or((0, 0), |(level, weight)| (u64::from(level.0) + 1, weight.0.into()))
+}
+
+fn encode_wants(wants: &Wants) -> [u64; 2] {
+    let up = two(wants.up_packets.to_bits(), wants.up_bits.to_bits());
+    [up, two(wants.down.to_bits(), wants.receivers)]
 }
 
 fn encode_leads(leads: Option<Leads>) -> u64 {

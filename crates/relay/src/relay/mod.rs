@@ -34,7 +34,7 @@ use crate::dismissals::Dismissals;
 use crate::fanout::{Fanout, FlushCounts, Tables};
 use crate::flush_queues::{FlushQueues, OWN};
 use crate::gate::{Counted, Gate};
-use crate::index::{ComtreeIndex, NONE, PortIndex};
+use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
 use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
@@ -130,8 +130,6 @@ pub struct Relay {
     budgets: Budgets,
     meters: Meters,
     budget_parts: BudgetParts,
-    /// The memory of a list.
-    wants_changed: Vec<ComtreeIndex>,
     paths: Paths,
     gate: Gate,
     /// The branches whose shares of their links have just changed.
@@ -203,7 +201,6 @@ impl Relay {
             over_limit_notes: Bucket::default(),
             budgets: config.budgets,
             budget_parts: BudgetParts::new(thread, threads),
-            wants_changed: Vec::new(),
             meters: Meters::new(max_ports, config.budgets.subscription_changes),
             paths: Paths::new(max_ports, path_marks, thread),
             gate: config.gate,

@@ -52,10 +52,10 @@ impl Relay {
 
     /// Tells the other data threads what is wanted here of comtrees with budgets, if that has changed.
     fn review_parts(&mut self, now: Time) {
-        let mut news = core::mem::take(&mut self.wants_changed);
+        let mut news = Vec::new();
         let wanted = |comtree| self.thinning.comtrees.wanted(comtree);
         self.budget_parts.review(now, wanted, &mut news);
-        for index in news.drain(..) {
+        for index in news {
             let (comtree, wants) = (self.comtrees.get(index).id, self.budget_parts.own(index));
             // Where there is no room, they are told at the next review.
             if self.siblings.tell_wants(comtree, wants) {
@@ -63,7 +63,6 @@ impl Relay {
                 self.set_budget_here(now, index);
             }
         }
-        self.wants_changed = news;
     }
 
     /// Another data thread wants so much of a comtree's budget.
