@@ -83,6 +83,8 @@ pub(crate) struct BudgetParts {
     comtrees: Vec<Option<Box<Dealt>>>,
     reviewed: Time,
     reviews: u32,
+    /// Those of whose wants the others are to be told.
+    news: Vec<ComtreeIndex>,
     /// Whether anything is wanted, has come since wants were worked out, or is to be told; and whether any budget is of
     /// what participants are sent, of which nothing says when they begin to want it.
     is_busy: bool,
@@ -97,6 +99,7 @@ impl BudgetParts {
             comtrees: Vec::new(),
             reviewed: Time::ZERO,
             reviews: 0,
+            news: Vec::new(),
             is_busy: false,
             has_down: false,
         }
@@ -154,13 +157,8 @@ impl BudgetParts {
     }
 
     /// Works out what is wanted here, if it is time. `down` knows which part of what its participants may be sent a comtree
-    /// wants here, and for how many. Appends to `news` the comtrees of whose wants the others are to be told.
-    pub(crate) fn review(
-        &mut self,
-        now: Time,
-        down: impl Fn(ComtreeIndex) -> (f64, u32),
-        news: &mut Vec<ComtreeIndex>,
-    ) {
+    /// wants here, and for how many.
+    pub(crate) fn review(&mut self, now: Time, down: impl Fn(ComtreeIndex) -> (f64, u32)) {
         if self.due().is_none_or(|due| now < due) {
             return;
         }
@@ -176,9 +174,14 @@ impl BudgetParts {
             self.is_busy |= dealt.own.is_any() || dealt.own != told || dealt.is_new;
             let is_news = dealt.own.is_far_from(told) || dealt.own != told && dealt.lacks();
             if is_news || dealt.is_new || again && dealt.own.is_any() {
-                news.push(comtree);
+                self.news.push(comtree);
             }
         }
+    }
+
+    /// The next comtree of whose wants the others are to be told.
+    pub(crate) fn next_news(&mut self) -> Option<ComtreeIndex> {
+        self.news.pop()
     }
 
     /// What is wanted of a comtree here.
@@ -359,9 +362,8 @@ mod tests {
                 self.1 += 100;
                 for (one, (updates, bits)) in came.into_iter().enumerate() {
                     self.0[one].note(0, updates, bits);
-                    let mut news = Vec::new();
-                    self.0[one].review(Time::from_millis(self.1), |_| (0.0, 0), &mut news);
-                    for comtree in news {
+                    self.0[one].review(Time::from_millis(self.1), |_| (0.0, 0));
+                    while let Some(comtree) = self.0[one].next_news() {
                         let wants = self.0[one].own(comtree);
                         self.0[one].told(comtree);
                         assert!(self.0[1 - one].hear(comtree, one as u16, wants));
@@ -403,9 +405,8 @@ mod tests {
         let mut told = 0;
         for round in 1..=100 {
             thread.note(0, 50, 0);
-            let mut news = Vec::new();
-            thread.review(Time::from_millis(100 * round), |_| (0.0, 0), &mut news);
-            for comtree in news {
+            thread.review(Time::from_millis(100 * round), |_| (0.0, 0));
+            while let Some(comtree) = thread.next_news() {
                 thread.told(comtree);
                 told += u32::from(round > 30);
             }
@@ -418,13 +419,17 @@ mod tests {
         let mut thread = BudgetParts::new(0, 2);
         assert!(thread.due().is_none());
         thread.set(3, WHOLE);
-        let (mut now, mut news) = (Time::from_millis(1), Vec::new());
+        let mut now = Time::from_millis(1);
         let mut idle = |thread: &mut BudgetParts, tells: bool, seconds: u64| {
             let end = now + Duration::from_secs(seconds);
             while let Some(due) = thread.due().filter(|_| now < end) {
                 now = now.max(due);
-                thread.review(now, |_| (0.0, 0), &mut news);
-                news.drain(..).filter(|_| tells).for_each(|comtree| thread.told(comtree));
+                thread.review(now, |_| (0.0, 0));
+                while let Some(comtree) = thread.next_news() {
+                    if tells {
+                        thread.told(comtree);
+                    }
+                }
             }
         };
         idle(&mut thread, true, 20);

@@ -7,7 +7,8 @@
 //!
 //! - NADA's rates settle where the signal is `XREF · RMAX / r_ref`. Without an `RMAX` that fits the path,
 //!   that is a full queue or none. Here the signal that a rate aims at falls slowly with the
-//!   rate ([`aim`]): flows that share a queue still come to equal shares, as the slower one bears more.
+//!   rate ([`aim`]): flows that share a queue still come to equal shares, as the slower one bears more; sooner, where the relay
+//!   knows that they do.
 //! - Where the signal is higher than that, the rate follows what has arrived (`r_recv`), less a part
 //!   that lets the queue drain. While a queue stands, what arrives *is* what the path bears, so the rate is
 //!   right within one report of a change, and a cut is never taken twice.
@@ -70,9 +71,12 @@ const AIM_AT_1M: f64 = 0.017;
 const AIM_LEAST: f64 = 0.008;
 const AIM_MOST: f64 = 0.025;
 /// What makes receivers equal that share a bottleneck is that the slower ones bear more queue. Each aims at the signal of the
-/// mean rate, times the square of how many times its own rate that is, within these limits.
+/// mean rate, times the square of how many times its own rate that is, within the first two of these; beyond them the
+/// aim differs less, by the power that follows, and never exceeds the last, in seconds.
 const SHARED_LEAST: f64 = 0.4;
 const SHARED_MOST: f64 = 2.5;
+const SHARED_POWER: f64 = 0.25;
+const SHARED_AIM_MOST: f64 = 0.045;
 /// A queue that is longer than it should be is drained within so long.
 const DRAIN_WITHIN: f64 = 0.4;
 /// At most this part of the rate is given up for that.
@@ -296,7 +300,9 @@ impl Controller {
     /// have such a mean.
     fn aims_at(&self, shared: Option<f64>) -> f64 {
         let Some(mean) = shared else { return aim(self.rate) };
-        aim(mean) * (mean / self.rate).powi(2).clamp(SHARED_LEAST, SHARED_MOST)
+        let times = mean / self.rate;
+        let near = times.powi(2).clamp(SHARED_LEAST, SHARED_MOST);
+        (aim(mean) * near * times.powf(SHARED_POWER)).clamp(AIM_LEAST, SHARED_AIM_MOST)
     }
 
     /// The gradual increase since the last report, as a part of the rate; of whoever has the path alone no more than `most`.
@@ -432,7 +438,7 @@ impl Controller {
         self.emptying_until.is_some_and(|until| now < until)
     }
 
-    /// The rate, which is such a part of what it was, is low no more once an empty queue was seen, or it is time. Returns
+    /// The rate, which was lowered to such a part, is low no more once an empty queue was seen, or it is time. Returns
     /// whether that is now.
     fn end_emptying(&mut self, now: Time, part: f64) -> bool {
         let Some(until) = self.emptying_until else { return false };

@@ -173,7 +173,7 @@ impl Paths {
     pub(crate) fn take(&mut self, now: Time, port: PortIndex, report: &Report) -> Taken {
         match self.paths.get_mut(port as usize) {
             Some(Some(path)) => {
-                let taken = path.take(now, report, self.shared.mean(now, port));
+                let taken = path.take(now, report, self.shared.mean(now, port, path.rate()));
                 if path.is_limiting() {
                     self.shared.mark(now, port, path.rate());
                 }

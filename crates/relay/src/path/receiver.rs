@@ -179,7 +179,7 @@ impl ReceiverPath {
         self.limit() > 0 && self.rate() < self.sent_rate.saturating_mul(AMPLE)
     }
 
-    /// Bits a second that the path bears, as far as is known; the most there are before the second report.
+    /// Bits a second that the path bears, as far as is known; the most there are before the first report.
     pub(crate) fn rate(&self) -> u64 {
         self.controller.as_ref().map_or(u64::MAX, Controller::rate)
     }

@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// Whoever is limited reports about once a second.
 const COUNTS_FOR: u32 = 40;
 /// Ips whose receivers are limited at a time, about.
-const SLOTS: usize = 4096;
+const SLOTS: usize = 1 << 14;
 const WHO_BITS: u32 = 24;
 const TIME_BITS: u32 = 24;
 /// A part of an ip's hash, in marks and in means.
 const HASH: u64 = u64::MAX << (WHO_BITS + TIME_BITS);
 /// The bits of the port among those that say who it is; the others say on which data thread.
 const PORT_BITS: u32 = 18;
-/// A receiver counts in the mean by the time that a report is of: so many seconds, up to one, of so many.
+/// A receiver's report moves the mean by one part in so many of the difference for each second since the one before, up to one.
 const MEAN_OVER: f64 = 10.0;
 
 /// What is known of an ip.
@@ -55,7 +55,7 @@ pub(super) struct SharedPaths {
 struct Place {
     /// The hash of its ip.
     network: u64,
-    marked_at: Time,
+    marked_at: Option<Time>,
 }
 
 impl SharedPaths {
@@ -69,7 +69,7 @@ impl SharedPaths {
         if index >= self.places.len() {
             self.places.resize(index + 1, None);
         }
-        self.places[index] = Some(Place { network: hash_of(ip), marked_at: Time::ZERO });
+        self.places[index] = Some(Place { network: hash_of(ip), marked_at: None });
     }
 
     /// A receiver is there no more.
@@ -82,28 +82,30 @@ impl SharedPaths {
     /// A receiver's path bears less than is meant for it: so many bits a second.
     pub(super) fn mark(&mut self, now: Time, port: PortIndex, rate: u64) {
         let Some(Some(place)) = self.places.get_mut(port as usize) else { return };
-        let since = now.since(core::mem::replace(&mut place.marked_at, now)).as_secs_f64();
+        let before = place.marked_at.replace(now);
+        let since = before.map_or(0.0, |before| now.since(before).as_secs_f64().min(1.0));
         let Some((slot, own)) = self.slot(now, port) else { return };
         let newest = slot.marks[0].load(Ordering::Relaxed);
         if newest >> TIME_BITS != own >> TIME_BITS {
             slot.marks[1].store(newest, Ordering::Relaxed);
         }
         slot.marks[0].store(own, Ordering::Relaxed);
-        let (rate, before) = (rate as f64, mean_of(slot, own));
-        let mean = before.map_or(rate, |mean| mean + (rate - mean) * since.min(1.0) / MEAN_OVER);
+        let rate = rate as f64;
+        let before = mean_of(slot, own).filter(|_| is_near(newest, own) && counts(newest, own));
+        let mean = before.map_or(rate, |mean| mean + (rate - mean) * since / MEAN_OVER);
         slot.mean.store(own & HASH | u64::from((mean as f32).to_bits()), Ordering::Relaxed);
     }
 
-    /// The mean of the rates of those where a receiver is, in bits a second, if another one there has left a mark lately.
-    pub(super) fn mean(&self, now: Time, port: PortIndex) -> Option<f64> {
+    /// The mean of the rates of those where a receiver is that has this one, in bits a second, if another one there has left a
+    /// mark lately.
+    pub(super) fn mean(&self, now: Time, port: PortIndex, rate: u64) -> Option<f64> {
         let (slot, own) = self.slot(now, port)?;
         let is_shared = slot.marks.iter().any(|mark| {
             let mark = mark.load(Ordering::Relaxed);
-            let age = (own.wrapping_sub(mark) as u32) << (32 - TIME_BITS) >> (32 - TIME_BITS);
             let is_own = mark >> TIME_BITS == own >> TIME_BITS;
-            mark & HASH == own & HASH && !is_own && age < COUNTS_FOR
+            !is_own && is_near(mark, own) && counts(mark, own)
         });
-        mean_of(slot, own).filter(|_| is_shared)
+        is_shared.then(|| mean_of(slot, own).unwrap_or(rate as f64))
     }
 
     /// Where a receiver leaves its mark, and which: a part of its network's hash, who it is, and tenths of a second.
@@ -117,10 +119,21 @@ impl SharedPaths {
     }
 }
 
+/// Whether two marks are of one ip.
+fn is_near(one: u64, other: u64) -> bool {
+    one & HASH == other & HASH
+}
+
+/// Whether a mark still counts by the time of another.
+fn counts(mark: u64, now: u64) -> bool {
+    let age = (now.wrapping_sub(mark) as u32) << (32 - TIME_BITS) >> (32 - TIME_BITS);
+    age < COUNTS_FOR
+}
+
 /// The mean where a receiver with this mark is, if there is one.
 fn mean_of(slot: &Slot, own: u64) -> Option<f64> {
     let word = slot.mean.load(Ordering::Relaxed);
-    (word & HASH == own & HASH).then(|| f32::from_bits(word as u32).into())
+    (word != 0 && is_near(word, own)).then(|| f32::from_bits(word as u32).into())
 }
 
 /// An IPv6 address counts as its /64, because a household has one of those, as it has one IPv4 address.
@@ -151,8 +164,8 @@ mod tests {
         }
         threads[1].enter(0, "192.0.2.1".parse().unwrap());
         let all = |threads: &[SharedPaths; 2], now| {
-            let other = threads[1].mean(now, 0).is_some();
-            ([0, 1, 2, 3, 4].map(|port| threads[0].mean(now, port).is_some()), other)
+            let other = threads[1].mean(now, 0, 1000).is_some();
+            ([0, 1, 2, 3, 4].map(|port| threads[0].mean(now, port, 1000).is_some()), other)
         };
         assert_eq!(all(&threads, at(50)), ([false; 5], false));
         threads[0].mark(at(50), 0, 1000);
@@ -185,9 +198,16 @@ mod tests {
             }
         }
         for thread in &threads {
-            let mean = thread.mean(at(1000), 0).unwrap();
+            let mean = thread.mean(at(1000), 0, 1).unwrap();
             assert!((540_000.0..660_000.0).contains(&mean), "{mean}");
-            assert_eq!(thread.mean(at(1000), 1), None);
+            assert_eq!(thread.mean(at(1000), 1, 1), None);
         }
+        // A newcomer does not count yet, and what was long ago no more.
+        threads[1].enter(2, "192.0.2.1".parse().unwrap());
+        let before = threads[0].mean(at(1000), 0, 1);
+        threads[1].mark(at(1000), 2, 10_000_000);
+        assert_eq!(threads[0].mean(at(1000), 0, 1), before);
+        threads[1].mark(at(2000), 2, 10_000_000);
+        assert_eq!(threads[0].mean(at(2000), 0, 1), Some(10_000_000.0));
     }
 }

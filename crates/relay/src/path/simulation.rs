@@ -103,6 +103,8 @@ pub(crate) struct Outcome {
     /// By receiver and tenth of a second: bytes that arrived.
     pub(crate) arrived: Vec<Vec<u64>>,
     pub(crate) capacity: Vec<u64>,
+    /// By receiver: bytes of UDP payload with updates that arrived.
+    pub(crate) payloads: Vec<u64>,
     pub(crate) limits: Vec<Vec<u64>>,
     /// Bytes of UDP payload of probes and of their reports, as a share of those of updates that arrived.
     pub(crate) probe_share: f64,
@@ -159,6 +161,7 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
         standing: Vec::new(),
         arrived: Vec::new(),
         capacity: Vec::new(),
+        payloads: Vec::new(),
         limits: vec![Vec::new(); scene.receivers],
         probe_share: 0.0,
         report_share: 0.0,
@@ -183,6 +186,7 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
     let bytes = sum(|one| one.payload).max(1.0);
     outcome.probe_share = sum(|one| one.probes) * f64::from(PROBE_BYTES) / bytes;
     outcome.report_share = sum(|one| one.reports) * f64::from(REPORT_BYTES) / bytes;
+    outcome.payloads = receivers.iter().map(|one| one.payload).collect();
     outcome.arrived = receivers.into_iter().map(|one| one.arrived).collect();
     outcome
 }
@@ -225,8 +229,8 @@ impl World {
         let now = self.time();
         while self.to_relay.front().is_some_and(|(at, ..)| *at <= self.now) {
             let (_, receiver, arrival) = self.to_relay.pop_front().unwrap();
-            let shared = self.shared.mean(now, receiver as u32);
             let path = &mut self.receivers[receiver].path;
+            let shared = self.shared.mean(now, receiver as u32, path.rate());
             // One that was overtaken is refused.
             let _ = path.take(now, &arrival, shared);
             if path.is_limiting() {
@@ -388,11 +392,15 @@ impl Outcome {
 
     /// Jain's index over what the receivers got from a tenth of a second on.
     pub(crate) fn fairness(&self, from: usize) -> f64 {
-        let got: Vec<f64> =
-            self.arrived.iter().map(|one| one[from..].iter().sum::<u64>() as f64).collect();
-        let (sum, squares) = (got.iter().sum::<f64>(), got.iter().map(|x| x * x).sum::<f64>());
-        sum * sum / (got.len() as f64 * squares)
+        jains_index(&self.arrived, from)
     }
+}
+
+/// Jain's index over what some receivers got from a tenth of a second on.
+pub(crate) fn jains_index(arrived: &[Vec<u64>], from: usize) -> f64 {
+    let got: Vec<f64> = arrived.iter().map(|one| one[from..].iter().sum::<u64>() as f64).collect();
+    let (sum, squares) = (got.iter().sum::<f64>(), got.iter().map(|x| x * x).sum::<f64>());
+    sum * sum / (got.len() as f64 * squares)
 }
 
 fn p95(all: &[f64]) -> f64 {

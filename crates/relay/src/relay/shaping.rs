@@ -52,10 +52,9 @@ impl Relay {
 
     /// Tells the other data threads what is wanted here of comtrees with budgets, if that has changed.
     fn review_parts(&mut self, now: Time) {
-        let mut news = Vec::new();
         let wanted = |comtree| self.thinning.comtrees.wanted(comtree);
-        self.budget_parts.review(now, wanted, &mut news);
-        for index in news {
+        self.budget_parts.review(now, wanted);
+        while let Some(index) = self.budget_parts.next_news() {
             let (comtree, wants) = (self.comtrees.get(index).id, self.budget_parts.own(index));
             // Where there is no room, they are told at the next review.
             if self.siblings.tell_wants(comtree, wants) {
