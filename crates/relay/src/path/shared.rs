@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Whoever is limited reports about once a second.
-const COUNTS_FOR: u32 = 40;
+/// A mark counts for so many tenths of a second; whoever is limited reports about once a second.
+const COUNTS_FOR: u64 = 40;
 /// Ips whose receivers are limited at a time, about.
 const SLOTS: usize = 1 << 14;
 const WHO_BITS: u32 = 24;
@@ -124,10 +124,10 @@ fn is_near(one: u64, other: u64) -> bool {
     one & HASH == other & HASH
 }
 
-/// Whether a mark still counts by the time of another.
+/// Whether a mark still counts by the time of another. Another data thread may be a moment ahead.
 fn counts(mark: u64, now: u64) -> bool {
-    let age = (now.wrapping_sub(mark) as u32) << (32 - TIME_BITS) >> (32 - TIME_BITS);
-    age < COUNTS_FOR
+    let age = now.wrapping_sub(mark).wrapping_add(1) & ((1 << TIME_BITS) - 1);
+    age <= COUNTS_FOR
 }
 
 /// The mean where a receiver with this mark is, if there is one.
@@ -181,6 +181,8 @@ mod tests {
         threads[0].forget(1);
         threads[1].mark(at(110), 0, 1000);
         assert_eq!(all(&threads, at(110)), ([true, false, false, false, false], false));
+        // By the clock of a data thread that is behind.
+        assert_eq!(all(&threads, at(109)), ([true, false, false, false, false], false));
     }
 
     #[test]
