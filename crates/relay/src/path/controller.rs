@@ -70,9 +70,9 @@ const NOISE_OF_ONE: f64 = 0.0025;
 const AIM_AT_1M: f64 = 0.017;
 const AIM_LEAST: f64 = 0.008;
 const AIM_MOST: f64 = 0.025;
-/// What makes receivers equal that share a bottleneck is that the slower ones bear more queue. Each aims at the signal of the
-/// mean rate, times the square of how many times its own rate that is, within the first two of these; beyond them the
-/// aim differs less, by the power that follows, and never exceeds the last, in seconds.
+/// What makes receivers equal that share a bottleneck is that the slower ones bear more queue. Each aims at what the mean rate
+/// aims at, in seconds, times a function of x, the mean divided by its own rate: x², kept within the first two of these,
+/// times x to the power of the third. The aim is never below [`AIM_LEAST`], nor above the last of these.
 const SHARED_LEAST: f64 = 0.4;
 const SHARED_MOST: f64 = 2.5;
 const SHARED_POWER: f64 = 0.25;

@@ -20,7 +20,7 @@ const TIME_BITS: u32 = 24;
 const HASH: u64 = u64::MAX << (WHO_BITS + TIME_BITS);
 /// The bits of the port among those that say who it is; the others say on which data thread.
 const PORT_BITS: u32 = 18;
-/// A receiver's report moves the mean by one part in so many of the difference for each second since the one before, up to one.
+/// A receiver's report moves the mean by one part in so many of the difference for each second since the one before, up to one second.
 const MEAN_OVER: f64 = 10.0;
 
 /// What is known of an ip.
@@ -96,8 +96,8 @@ impl SharedPaths {
         slot.mean.store(own & HASH | u64::from((mean as f32).to_bits()), Ordering::Relaxed);
     }
 
-    /// The mean of the rates of those where a receiver is that has this one, in bits a second, if another one there has left a
-    /// mark lately.
+    /// The mean rate, in bits a second, of the limited receivers at a receiver's ip, if another one of them has left a mark
+    /// lately. Its own `rate` stands in where none is known.
     pub(super) fn mean(&self, now: Time, port: PortIndex, rate: u64) -> Option<f64> {
         let (slot, own) = self.slot(now, port)?;
         let is_shared = slot.marks.iter().any(|mark| {
@@ -185,14 +185,20 @@ mod tests {
         assert_eq!(all(&threads, at(109)), ([true, false, false, false, false], false));
     }
 
-    #[test]
-    fn a_mean_is_over_receivers_however_often_they_report() {
+    /// Two data threads, with a receiver of one ip each, and one of another.
+    fn two_threads() -> [SharedPaths; 2] {
         let marks = PathMarks::new();
         let mut threads = [0, 1].map(|thread| SharedPaths::new(Arc::clone(&marks), thread, 8));
         for thread in &mut threads {
             thread.enter(0, "192.0.2.1".parse().unwrap());
             thread.enter(1, "192.0.2.2".parse().unwrap());
         }
+        threads
+    }
+
+    #[test]
+    fn a_mean_is_over_receivers_however_often_they_report() {
+        let mut threads = two_threads();
         for tenth in 0..1000 {
             threads[0].mark(at(tenth), 0, 1_000_000);
             if tenth % 10 == 0 {
@@ -204,12 +210,21 @@ mod tests {
             assert!((540_000.0..660_000.0).contains(&mean), "{mean}");
             assert_eq!(thread.mean(at(1000), 1, 1), None);
         }
-        // A newcomer does not count yet, and what was long ago no more.
+    }
+
+    #[test]
+    fn a_newcomer_does_not_count_in_a_mean_yet_nor_does_what_was_long_ago() {
+        let mut threads = two_threads();
+        for tenth in 0..100 {
+            threads[0].mark(at(tenth), 0, 1_000_000);
+            threads[1].mark(at(tenth), 0, 200_000);
+        }
+        let before = threads[0].mean(at(100), 0, 1);
+        assert!(before.is_some());
         threads[1].enter(2, "192.0.2.1".parse().unwrap());
-        let before = threads[0].mean(at(1000), 0, 1);
-        threads[1].mark(at(1000), 2, 10_000_000);
-        assert_eq!(threads[0].mean(at(1000), 0, 1), before);
-        threads[1].mark(at(2000), 2, 10_000_000);
-        assert_eq!(threads[0].mean(at(2000), 0, 1), Some(10_000_000.0));
+        threads[1].mark(at(100), 2, 10_000_000);
+        assert_eq!(threads[0].mean(at(100), 0, 1), before);
+        threads[1].mark(at(200), 2, 10_000_000);
+        assert_eq!(threads[0].mean(at(200), 0, 1), Some(10_000_000.0));
     }
 }
