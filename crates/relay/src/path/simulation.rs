@@ -191,7 +191,7 @@ pub(crate) fn run(scene: Scene, seed: u64) -> Outcome {
     outcome
 }
 
-/// So many receivers, and a stranger.
+/// The receivers and a stranger, all at one ip.
 fn all_at_one_ip(receivers: usize) -> SharedPaths {
     let mut shared = SharedPaths::new(PathMarks::new(), 0, receivers + 1);
     for port in 0..=receivers {
