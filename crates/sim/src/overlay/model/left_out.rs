@@ -76,9 +76,13 @@ impl Model {
         let way = self.shaped_on_way(update.at, update.comtree, (update.relay, due.relay));
         let was_sent = |hop: &Hop| update.over.iter().any(|(over, _)| over == hop);
         let at = way.iter().take_while(|hop| was_sent(hop)).count();
+        let cause = way.get(at).map_or(Cause::Budget, |hop| Cause::Link(*hop));
         let before = way[..at].iter().filter_map(|hop| self.shaped(*hop)).map(Shaped::waits);
         let floor = way.get(at).and_then(|hop| self.shaped(*hop)).map_or(FLOOR, |one| one.floor);
         let soon = update.at + self.patience.deliver + floor + SLACK + before.sum::<Duration>();
+        // Its flow has its next turn that long after the one before, in which an older one went there.
+        let turn = self.last_turn_of_older(number, due, cause);
+        let soon = turn.map_or(soon, |turn| soon.max(turn + floor + SLACK));
         // An older one that went there before this was published cannot have taken its place.
         let in_time = update.at..=soon;
         let goes_over = |other: &Update, hop: Hop| {
@@ -99,10 +103,6 @@ impl Model {
                 }
             }
         };
-        let cause = match way.get(at) {
-            Some(hop) => Cause::Link(*hop),
-            None => Cause::Budget,
-        };
         let takes_its_place = |other: &Update| match cause {
             Cause::Link(hop) => goes_over(other, hop),
             Cause::Budget => reaches(other),
@@ -110,6 +110,24 @@ impl Model {
         let may = cause != Cause::Budget || self.scenario.budgets[due.number].is_some();
         let is_superseded = || self.others_of_flow(number).any(takes_its_place);
         (!update.is_urgent() && may && is_superseded()).then_some(cause)
+    }
+
+    /// When an older update of its flow went there since an update was published, the last time.
+    fn last_turn_of_older(&self, number: usize, due: &Due, cause: Cause) -> Option<Time> {
+        let update = &self.updates[number];
+        let is_it = |one: &&Due| (one.number, one.epoch) == (due.number, due.epoch);
+        let went = |other: &Update| match cause {
+            Cause::Budget => other.due.iter().find(is_it)?.got,
+            Cause::Link(hop) => {
+                let over = other.over.iter().filter(|(over, _)| *over == hop);
+                over.map(|(_, at)| *at).max()
+            }
+        };
+        let from = update.at - (self.longest_wait() + self.patience.deliver);
+        let older = self.updates.range(..number).rev().take_while(|one| one.at >= from);
+        let of_flow =
+            older.filter(|one| (one.publisher, one.dst) == (update.publisher, update.dst));
+        of_flow.filter_map(went).filter(|at| *at > update.at).max()
     }
 
     /// Whether somebody's relay may have taken it for one who wants an update, as it had wanted this level before: it has
