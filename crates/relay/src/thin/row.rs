@@ -45,6 +45,8 @@ const ROOMY: f32 = 0.02;
 const BY_TURNS: Duration = Duration::from_millis(10);
 /// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
+/// What a heavy flow is ahead of all others by, in what they have missed.
+const HEAVY: u8 = 1 << 7;
 /// The golden ratio, as a part of all numbers: its multiples are spread evenly.
 const GOLDEN: u32 = 0x9e37_79b9;
 /// How many more of the flows that are due are put in order than will probably go.
@@ -123,6 +125,8 @@ pub(crate) struct Row {
     /// sent more than the budget holds.
     water_level: f32,
     is_short: bool,
+    /// The least weight of those that go before the others where all flows get all they send.
+    heavy_from: f32,
     /// Whether the budget holds no more than what all flows send, or little more. Of flows that have just come into sight
     /// that is not known: a burst waits as if it held more.
     is_tight: bool,
@@ -582,13 +586,15 @@ impl Row {
                 // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
                 // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
                 // has waited for the most of its own intervals. Where all flows get all they send, and a moment brings
-                // a little too much, they wait by turns, so that none misses anything.
+                // a little too much, they wait by turns, so that none misses anything, the heavy ones before all others.
                 let silent = at.wrapping_sub(pair.sent);
                 let (is_late, is_first) = (silent > floor, pair.gets_nearly_all());
+                let heavy = u8::from(!self.is_short && pair.weight >= self.heavy_from) * HEAVY;
+                let in_turn = |missed: u8| heavy | missed.min(HEAVY - 1);
                 let (missed, last) = match (is_late, is_first) {
                     (true, _) => (0, silent as f32),
-                    (_, true) if by_turns => (pair.shortfall(before), pair.weight),
-                    (_, true) => (pair.missed(), pair.weight),
+                    (_, true) if by_turns => (in_turn(pair.shortfall(before)), pair.weight),
+                    (_, true) => (in_turn(pair.missed()), pair.weight),
                     (_, false) if is_flooded => (0, silent as f32 / 1e3 * pair.rate),
                     (_, false) => (0, pair.credit.max(0.0)),
                 };

@@ -26,6 +26,8 @@ const SILENT_INTERVALS: f32 = 2.0;
 const SILENT_SECONDS: f32 = 0.125;
 /// All flows bear alike by how much less than the budget is shared out, each up to this part of its rate.
 const BEARS: f32 = 0.035;
+/// A flow is heavy that has so many times the mean weight. Where all have the same, none is.
+const HEAVY_ABOVE: f32 = 1.25;
 /// What a flow has missed is forgotten over this time, seconds.
 const FORGET: f32 = 10.0;
 /// How many steps the search for the water level may take; a few are enough nearly always.
@@ -71,6 +73,7 @@ impl Row {
         if self.is_short {
             self.water_level = first_short.1;
         }
+        self.heavy_from = HEAVY_ABOVE * self.mean_weight();
         let fills = self.wanted(down, |_| true) * real + self.urgent_share;
         self.is_tight = fills > SPARE_BELOW;
         if let Some(creditless) = &mut self.creditless {
@@ -135,6 +138,11 @@ impl Row {
         for pair in self.pairs[self.known as usize..].iter_mut().filter(|pair| pair.is_new()) {
             pair.rate = (self.water_level * pair.weight / had(pair.len, down)).max(floor);
         }
+    }
+
+    fn mean_weight(&self) -> f32 {
+        let sum: f32 = self.pairs.iter().map(|pair| pair.weight).sum();
+        sum / self.pairs.len().max(1) as f32
     }
 
     /// What some flows would take if all went that they send, in seconds a second.
