@@ -330,6 +330,7 @@ fn what_is_near_does_not_wait_where_the_relay_is_held_up() {
         let script = Script::new(&Trace::generate(&crowd), 10.0, 4, Phases::default()).unwrap();
         let crowd = Crowd::new(&script, &[100.0], Some(Busy::new(seed)));
         let found = measure(&crowd.play(), |_| ()).summary.budgets.remove(0);
+        println!("{seed}: {found:?}");
         let is_fresh = found.nearest_ten_age_p99_ms <= 100.0 && found.nearest_ten_of_fair >= 0.99;
         assert!(is_fresh && found.jfi_weighted >= 0.99, "{seed}: {found:?}");
     }

@@ -585,8 +585,9 @@ impl Row {
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
                 // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
                 // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
-                // has waited for the most of its own intervals. Where all flows get all they send, and a moment brings
-                // a little too much, they wait by turns, so that none misses anything, the heavy ones before all others.
+                // has waited for the most of its own intervals. Where all flows get all they send, the heavy ones go
+                // before the others, and where a moment brings a little too much, they wait by turns, so that none
+                // misses anything.
                 let silent = at.wrapping_sub(pair.sent);
                 let (is_late, is_first) = (silent > floor, pair.gets_nearly_all());
                 let heavy = u8::from(!self.is_short && pair.weight >= self.heavy_from) * HEAVY;
