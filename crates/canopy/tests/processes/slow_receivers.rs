@@ -14,11 +14,13 @@ const TRUNK: u8 = 81;
 const NARROW: u8 = 82;
 const DEAF: u8 = 83;
 const GROUP: Group = Group::new(7);
-/// The fast ones, and those of them that publish; a tick's updates of one, and what an update takes.
+/// The fast ones, those of them that publish, and what an update takes.
 const FAST: usize = 98;
 const PUBLISHERS: usize = 4;
-const EVERY: Duration = Duration::from_millis(50);
 const UPDATE: usize = 300;
+/// A publisher says something so often. It isn't the relay's tick of 50 ms: each publisher would keep to one moment
+/// of it, and how old a round's oldest get would hang on which moment that is, by 12 ms.
+const EVERY: Duration = Duration::from_millis(53);
 /// How long nobody is slow, and how long two are.
 const QUIET: Duration = Duration::from_secs(3);
 const SLOW: Duration = Duration::from_secs(6);
@@ -197,7 +199,7 @@ impl Crowd {
         }
     }
 
-    /// The publishers say something in turn, so that updates come at all times of a tick.
+    /// The publishers say something in turn. Each does so at all times of a tick within a second.
     fn say(&mut self) {
         self.next += EVERY / PUBLISHERS as u32;
         let publisher = self.turn % PUBLISHERS;
