@@ -45,12 +45,12 @@ pub struct IsolationLab {
     #[arg(long, value_name = "ID", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     flood_comtree: u32,
     /// Seconds of each walk
-    #[arg(long, value_name = "S", default_value_t = 5,
+    #[arg(long, value_name = "S", default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=8))]
     seconds: u32,
     /// Rounds of all walks in turn: what is told are medians, but for deliveries, which are the worst round's, and
     /// what the kernel dropped in all of them
-    #[arg(long, value_name = "N", default_value_t = 3,
+    #[arg(long, value_name = "N", default_value_t = 7,
           value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// Print the rows as one JSON object
