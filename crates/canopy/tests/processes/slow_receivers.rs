@@ -18,8 +18,8 @@ const GROUP: Group = Group::new(7);
 const FAST: usize = 98;
 const PUBLISHERS: usize = 4;
 const UPDATE: usize = 300;
-/// A publisher says something so often. It isn't the relay's tick of 50 ms: each publisher would keep to one moment
-/// of it, and how old a round's oldest get would hang on which moment that is, by 12 ms.
+/// The time between two updates of a publisher. With the relay's tick of 50 ms each publisher would keep to one moment
+/// of the tick, and a round's oldest ages would depend on that moment, by up to 12 ms.
 const EVERY: Duration = Duration::from_millis(53);
 /// How long nobody is slow, and how long two are.
 const QUIET: Duration = Duration::from_secs(3);
@@ -199,7 +199,7 @@ impl Crowd {
         }
     }
 
-    /// The publishers say something in turn. Each does so at all times of a tick within a second.
+    /// The publishers say something in turn. Within a second each has done so at all times of a tick.
     fn say(&mut self) {
         self.next += EVERY / PUBLISHERS as u32;
         let publisher = self.turn % PUBLISHERS;
